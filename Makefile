@@ -1,0 +1,30 @@
+# make demo    the main job on the embedded digits
+# make test    ruff, mypy --strict, pytest
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test install clean
+
+demo: install
+	$(BIN)/engram run --dataset digits --method finetune --out runs/demo-finetune-$(STAMP)
+	$(BIN)/engram run --dataset digits --method joint --out runs/demo-joint-$(STAMP)
+
+test: install
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+# installed once: again only when the requirements change
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "engram needs Python 3.11 or newer; set PYTHON=…")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache
+
+STAMP := $(shell date +%Y%m%d-%H%M%S)

@@ -1,0 +1,443 @@
+"""Files -> numpy uint8: IDX, SVHN `.mat`, CIFAR-10 binary, image folders, `.npz`.
+
+Every reader ends in the same shape, whatever the file looked like:
+
+    RawSet
+    ├── train: Raw      images (N, C, H, W) uint8, or ImageFiles that decode one (C, H, W) at a time
+    ├── test: Raw|None  None where the files hold no test part
+    └── class_names
+
+A file that cannot be read raises `DataError`: one line with the file, what is wrong with it and what to do.
+Third-party decoders fail in many ways (zlib.error, struct.error, SyntaxError from a broken PNG, ...), so the
+calls into them catch `Exception`; nothing of theirs reaches the user raw.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import math
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from engram.errors import DataError
+
+Pixels = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+CIFAR_ROW = 1 + 3 * 32 * 32  # one label byte, then the red, green and blue planes
+CIFAR_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+GREY_MODES = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
+BLOCK = 1 << 20  # pixels: 4 MB as float
+INTACT = "replace it with an intact copy"
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images still in their files, decoded one by one: photographs need not fit into memory together."""
+
+    paths: tuple[Path, ...]
+    channels: int
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[Pixels]:
+        return (decode_image(path, self.channels) for path in self.paths)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """One part of a set as the files hold it."""
+
+    images: Pixels | ImageFiles
+    """(N, C, H, W) uint8, or files of any size."""
+    labels: Labels
+    """(N,)"""
+
+    @property
+    def channels(self) -> int:
+        return self.images.channels if isinstance(self.images, ImageFiles) else int(self.images.shape[1])
+
+    def blocks(self) -> Iterator[tuple[Pixels, Labels]]:
+        """The part in order, as (n, C, H, W) and (n,): few enough that a float copy of a block is small."""
+        if isinstance(self.images, ImageFiles):  # sizes may differ: one image a block
+            for i, image in enumerate(self.images):
+                yield image[None], self.labels[i : i + 1]
+        else:
+            step = max(1, BLOCK // math.prod(self.images.shape[1:]))
+            for i in range(0, len(self.images), step):
+                yield self.images[i : i + step], self.labels[i : i + step]
+
+
+@dataclass(frozen=True)
+class RawSet:
+    """A whole set as the files hold it."""
+
+    train: Raw
+    test: Raw | None
+    class_names: tuple[str, ...]
+
+
+def broken(path: Path | str, what: object, remedy: str = INTACT) -> DataError:
+    """One line, whatever line breaks a file name or a library's message may carry."""
+    return DataError(" ".join(f"{path}: {what}; {remedy}".splitlines()))
+
+
+@contextmanager
+def _decoding(path: Path | str, what: str, remedy: str = INTACT) -> Iterator[None]:
+    """Whatever a decoder raises becomes one DataError; what it merely warns about is let pass."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            yield
+        except DataError:
+            raise
+        except FileNotFoundError:
+            raise broken(path, "no such file", "check the path") from None
+        except Exception as error:
+            raise broken(path, f"{what} ({error or type(error).__name__})", remedy) from error
+
+
+# ---------------------------------------------------------------- contents
+
+
+def fingerprints(tag: str, images: Pixels, labels: Labels) -> list[bytes]:
+    """16 bytes an image over (part, label, shape, pixels); images (n, C, H, W), labels (n,)."""
+    shape = "x".join(map(str, images.shape[1:]))
+    heads = {int(label): f"{tag} {label} {shape}\n".encode() for label in np.unique(labels)}
+    rows = np.ascontiguousarray(images).reshape(len(images), -1)
+    prints = []
+    for row, label in zip(rows, labels.tolist(), strict=True):
+        one = hashlib.blake2b(heads[label], digest_size=16)
+        one.update(row.data)
+        prints.append(one.digest())
+    return prints
+
+
+def digest(prints: Iterable[bytes]) -> str:
+    """The content digest of a set: sorted fingerprints, hence blind to order, compression and file format."""
+    return hashlib.sha256(b"".join(sorted(prints))).hexdigest()
+
+
+def content_digest(raw: RawSet) -> str:
+    """`digest` over both parts, read block by block."""
+    parts = [("train", raw.train)] + ([("test", raw.test)] if raw.test else [])
+    return digest(p for tag, part in parts for block in part.blocks() for p in fingerprints(tag, *block))
+
+
+def check_labels(labels: Labels, origin: Path | str, classes: int | None = None) -> int:
+    """The number of classes, given that the labels are 0..n-1 with every number present."""
+    found = np.unique(labels)
+    wanted = len(found) if classes is None else classes
+    if wanted < 2:
+        raise broken(origin, f"holds {wanted} class(es)", "two or more are needed")
+    if not np.array_equal(found, np.arange(wanted)):
+        stray = [int(x) for x in found if not 0 <= x < wanted]
+        missing = sorted(set(range(wanted)) - set(found.tolist()))
+        what = f"label {stray[0]} is out of range" if stray else f"no image has label {missing[0]}"
+        raise broken(origin, what, f"labels must be 0..{wanted - 1}, every number present")
+    return wanted
+
+
+def _paired(images: Pixels, labels: Labels, images_at: Path | str, labels_at: Path | str) -> Raw:
+    if len(images) != len(labels):
+        what = f"holds {len(images)} images, but {labels_at} holds {len(labels)} labels"
+        raise broken(images_at, what, "the two must belong together")
+    return Raw(images, labels)
+
+
+# ---------------------------------------------------------------- IDX
+
+
+def _idx_shape(head: bytes, path: Path) -> tuple[int, ...]:
+    """The shape in an IDX header: 0, 0, type (8 = uint8), ndim, then ndim big-endian 32-bit sizes."""
+    if len(head) < 4 or head[:3] != b"\x00\x00\x08" or head[3] not in (1, 3):
+        raise broken(path, f"no IDX file of bytes (starts with {head[:4].hex(' ') or 'nothing'})")
+    if len(head) < 4 + 4 * head[3]:
+        raise broken(path, "truncated within its IDX header")
+    return tuple(int.from_bytes(head[4 + 4 * i : 8 + 4 * i], "big") for i in range(head[3]))
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"  # by content: browsers unpack and keep the name
+
+
+def read_idx(path: Path) -> Pixels:
+    """One IDX file, raw or gzip: (N,) labels or (N, H, W) images."""
+    with _decoding(path, "cannot be unpacked, truncated or damaged"):
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+    shape = _idx_shape(data[:16], path)
+    start, size = 4 + 4 * len(shape), math.prod(shape)
+    if len(data) - start != size:
+        raise broken(path, f"its header promises {size} bytes {shape}, it holds {len(data) - start}")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _idx_part(images_at: Path, labels_at: Path) -> Raw:
+    images, labels = read_idx(images_at), read_idx(labels_at)
+    if images.ndim != 3 or images.size == 0:
+        raise broken(images_at, f"holds no images (shape {images.shape})")
+    if labels.ndim != 1:
+        raise broken(labels_at, f"holds no labels (shape {labels.shape})")
+    return _paired(images[:, None], labels.astype(np.int64), images_at, labels_at)
+
+
+def read_idx_set(train_images: Path, train_labels: Path, test_images: Path, test_labels: Path) -> RawSet:
+    return RawSet(_idx_part(train_images, train_labels), _idx_part(test_images, test_labels), ())
+
+
+def count_idx(train_images: Path, train_labels: Path, test_images: Path, test_labels: Path) -> tuple[int, int]:
+    """Sizes of both parts from the headers of the image files alone."""
+    sizes = []
+    for path in (train_images, test_images):
+        with (
+            _decoding(path, "cannot be unpacked, truncated or damaged"),
+            gzip.open(path) if _is_gzip(path) else path.open("rb") as file,
+        ):
+            sizes.append(_idx_shape(file.read(16), path)[0])
+    return sizes[0], sizes[1]
+
+
+# ---------------------------------------------------------------- SVHN
+
+
+def _svhn_part(path: Path) -> Raw:
+    from scipy.io import loadmat  # here, because the import alone costs a third of a second
+
+    with _decoding(path, "no readable MATLAB file, truncated or foreign"):
+        content = loadmat(str(path), variable_names=["X", "y"])
+    if "X" not in content or "y" not in content:
+        missing = " and ".join(key for key in ("X", "y") if key not in content)
+        remedy = "take the cropped digits, train_32x32.mat and test_32x32.mat"
+        raise broken(path, f"has no variable {missing}", remedy)
+    x, y = np.asarray(content["X"]), np.asarray(content["y"])
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3 or x.size == 0:
+        raise broken(path, f"X is {x.dtype} {x.shape}, not uint8 (H, W, 3, N)")
+    if y.dtype.kind not in "iuf" or y.size == 0 or not np.isin(y, range(11)).all():
+        raise broken(path, "y holds other labels than 1..10")
+    images = np.ascontiguousarray(x.transpose(3, 2, 0, 1))  # (H, W, 3, N) -> (N, 3, H, W)
+    labels = y.reshape(-1).astype(np.int64) % 10  # the digit 0 is labelled 10
+    return _paired(images, labels, path, "its y")
+
+
+def read_svhn(train: Path, test: Path) -> RawSet:
+    return RawSet(_svhn_part(train), _svhn_part(test), ())
+
+
+def count_svhn(train: Path, test: Path) -> tuple[int, int]:
+    """Sizes from the variables' headers; nothing is unpacked."""
+    from scipy.io import whosmat
+
+    sizes = []
+    for path in (train, test):
+        with _decoding(path, "no readable MATLAB file, truncated or foreign"):
+            sizes.append({name: shape for name, shape, _ in whosmat(str(path))}["X"][-1])
+    return int(sizes[0]), int(sizes[1])
+
+
+# ---------------------------------------------------------------- CIFAR-10
+
+
+def _cifar_rows(path: Path) -> int:
+    with _decoding(path, "cannot be read"):
+        size = path.stat().st_size
+    if size == 0 or size % CIFAR_ROW:
+        raise broken(path, f"{size} bytes, no multiple of {CIFAR_ROW}: truncated or no CIFAR-10 binary batch")
+    return size // CIFAR_ROW
+
+
+def _cifar_part(paths: tuple[Path, ...]) -> Raw:
+    counts = [_cifar_rows(path) for path in paths]
+    images = np.empty((sum(counts), 3, 32, 32), np.uint8)
+    labels = np.empty(sum(counts), np.int64)
+    start = 0
+    for path, count in zip(paths, counts, strict=True):
+        with _decoding(path, "cannot be read"):
+            rows = np.fromfile(path, np.uint8).reshape(count, CIFAR_ROW)
+        if rows[:, 0].max() > 9:
+            raise broken(path, f"holds the label {rows[:, 0].max()}, above 9: no CIFAR-10 binary batch")
+        labels[start : start + count] = rows[:, 0]
+        images[start : start + count] = rows[:, 1:].reshape(count, 3, 32, 32)
+        start += count
+    return Raw(images, labels)
+
+
+def read_cifar(*paths: Path) -> RawSet:
+    """Training batches, then the test batch."""
+    return RawSet(_cifar_part(paths[:-1]), _cifar_part(paths[-1:]), CIFAR_NAMES)
+
+
+def count_cifar(*paths: Path) -> tuple[int, int]:
+    return sum(_cifar_rows(path) for path in paths[:-1]), _cifar_rows(paths[-1])
+
+
+# ---------------------------------------------------------------- images
+
+
+def _on_white(image: Image.Image, mode: str) -> Image.Image:
+    """Transparent parts become white paper; without an alpha channel, a plain conversion."""
+    if image.mode in ("LA", "La", "RGBA", "RGBa", "PA") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return image.convert(mode)
+
+
+def decode_image(source: Path | bytes, channels: int, origin: str = "image") -> Pixels:
+    """One PNG or JPEG -> (channels, H, W), upright as its EXIF note says. `origin` names mere bytes."""
+    where = source if isinstance(source, Path) else origin
+    with (
+        _decoding(where, "no readable image", "repair or remove it"),
+        Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as file,
+    ):
+        image: Image.Image = file
+        ImageOps.exif_transpose(image, in_place=True)
+        if image.mode.startswith("I"):  # 16 bits a pixel: Pillow's own conversion would clip, not scale
+            grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+            return np.repeat(grey[None], channels, axis=0)
+        pixels = np.array(_on_white(image, "L" if channels == 1 else "RGB"), np.uint8)
+        return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _is_grey(path: Path) -> bool:
+    with _decoding(path, "no readable image", "repair or remove it"), Image.open(path) as image:
+        return image.mode in GREY_MODES
+
+
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
+    """Sorted by name. `scandir` knows files from folders without asking the disc about each of thousands."""
+    with _decoding(folder, "cannot be listed"), os.scandir(folder) as entries:
+        return sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
+
+
+def _class_files(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """Class name -> its image files, both sorted."""
+    classes: dict[str, tuple[Path, ...]] = {}
+    for sub in _visible(folder):
+        if sub.is_dir():
+            files = (entry for entry in _visible(Path(sub)) if entry.name.lower().endswith(IMAGE_SUFFIXES))
+            classes[sub.name] = tuple(Path(entry) for entry in files if entry.is_file())
+            if not classes[sub.name]:
+                what = "this class folder holds no .png or .jpg image"
+                raise broken(sub.path, what, "add images or remove the folder")
+    if not classes:
+        raise broken(folder, "has no class folders", "put the images of each class into a folder named after it")
+    return classes
+
+
+def _check_classes(train: dict[str, Any], test: dict[str, Any], train_at: Path, test_at: Path | None) -> None:
+    if len(train) < 2:
+        raise broken(train_at, f"has one class only ({next(iter(train))})", "two or more are needed")
+    if test_at:
+        for classes, others, at in ((test, train, train_at), (train, test, test_at)):
+            if extra := sorted(set(classes) - set(others)):
+                raise broken(at, f"has no class {extra[0]!r}", f"{train_at.name}/ and {test_at.name}/ need the same")
+
+
+def read_image_folder(train_at: Path, test_at: Path | None) -> RawSet:
+    """`<class>/*.png|jpg|jpeg` under each folder; 1 channel where every image is grey, else 3."""
+    train, test = _class_files(train_at), _class_files(test_at) if test_at else {}
+    _check_classes(train, test, train_at, test_at)
+    every = [path for part in (train, test) for files in part.values() for path in files]
+    channels = 1 if all(_is_grey(path) for path in every) else 3  # stops at the first coloured one
+
+    def part(files: dict[str, tuple[Path, ...]]) -> Raw:
+        labels = np.repeat(np.arange(len(train), dtype=np.int64), [len(files[name]) for name in train])
+        return Raw(ImageFiles(tuple(path for name in train for path in files[name]), channels), labels)
+
+    return RawSet(part(train), part(test) if test_at else None, tuple(train))
+
+
+def find_parts(folder: Path) -> tuple[Path, Path | None]:
+    """The training and test folder inside `folder`: train/ with test/ or val/, or the folder itself."""
+    if not os.path.isdir(folder):
+        raise broken(folder, "no such folder", "check the path")
+    train, *tests = (folder / name for name in ("train", "test", "val"))
+    if not os.path.isdir(train):
+        return folder, None
+    return train, next((test for test in tests if os.path.isdir(test)), None)
+
+
+def count_images(train: Path, test: Path) -> tuple[int, int]:
+    train_files, test_files = _class_files(train), _class_files(test)
+    _check_classes(train_files, test_files, train, test)
+    return sum(map(len, train_files.values())), sum(map(len, test_files.values()))
+
+
+# ---------------------------------------------------------------- npz
+
+
+def _npz_images(array: npt.NDArray[Any], path: Path, key: str) -> Pixels:
+    """(N, H, W), (N, H, W, C) or (N, C, H, W) -> (N, C, H, W)."""
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise broken(path, f"{key} contains NaN", "clean it and convert it to uint8, 0..255")
+    if array.dtype != np.uint8:
+        raise broken(path, f"{key} is {array.dtype}", "convert it to uint8, 0..255")
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    if array.ndim != 4 or array.shape[1] not in (1, 3) or array.size == 0:
+        remedy = "it must be (N, H, W) or (N, H, W, C) with C = 1 or 3"
+        raise broken(path, f"{key} has the shape {array.shape}", remedy)
+    return np.ascontiguousarray(array)
+
+
+def _npz_labels(array: npt.NDArray[Any], path: Path, key: str) -> Labels:
+    if array.dtype.kind not in "iu":
+        raise broken(path, f"{key} is {array.dtype}", "labels must be integers 0..n-1")
+    if array.ndim != 1:
+        raise broken(path, f"{key} has the shape {array.shape}", "labels must be one number an image, (N,)")
+    return array.astype(np.int64)
+
+
+def read_npz(path: Path) -> RawSet:
+    """`images` + `labels` (or `train_images` + `train_labels`), optionally `test_images` + `test_labels`."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    remedy = "write it with numpy.savez(path, images=..., labels=...)"
+    with _decoding(path, "no readable .npz file", remedy), path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)  # never unpickle: a data file must not run code
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise broken(path, "a single array, no .npz file", remedy)
+        with loaded:
+            for key in ("images", "labels", "train_images", "train_labels", "test_images", "test_labels"):
+                if key in loaded.files:
+                    arrays[key] = loaded[key]
+                    if not isinstance(arrays[key], np.ndarray):
+                        raise broken(path, f"{key} is no numpy array", remedy)
+    prefix = "train_" if "train_images" in arrays or "train_labels" in arrays else ""
+    with_test = "test_images" in arrays or "test_labels" in arrays
+    prefixes = [prefix, "test_"] if with_test else [prefix]
+    needed = [f"{p}{kind}" for p in prefixes for kind in ("images", "labels")]
+    if absent := [key for key in needed if key not in arrays]:
+        held = ", ".join(sorted(arrays)) or "none of these"
+        raise broken(path, f"has no array {' and '.join(absent)} (found: {held})", remedy)
+
+    def part(p: str) -> Raw:
+        images = _npz_images(arrays[f"{p}images"], path, f"{p}images")
+        labels = _npz_labels(arrays[f"{p}labels"], path, f"{p}labels")
+        return _paired(images, labels, f"{path}: {p}images", f"{p}labels")
+
+    train, test = part(prefix), part("test_") if with_test else None
+    classes = check_labels(train.labels, path)
+    if test:
+        check_labels(test.labels, f"{path}: test_labels", classes)
+        if test.channels != train.channels:
+            what = f"{train.channels} channels for training, {test.channels} for test"
+            raise broken(path, what, "make them equal")
+    return RawSet(train, test, tuple(map(str, range(classes))))

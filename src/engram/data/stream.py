@@ -1,0 +1,254 @@
+"""The strict class-incremental stream: one task readable at a time.
+
+    dataset ──take_train()──> ClassStream ──iterate──> Task, Task, Task, …
+                                                        │     └ closed the moment the next one is asked for
+                                                        └ images, targets: readable while current
+
+A learner is handed `Task` objects and nothing else. A task knows its own images and how many classes came
+before it; it has no way to the stream, to later tasks, or to test images. When the next task is asked for, the
+old one is closed: its tensors are dropped, and touching them raises `StrictnessError`. If somebody still holds
+the pixels themselves (a view of the tensor, hidden in a learner), the stream notices and refuses to go on.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engram.data.datasets import Dataset, Split
+from engram.errors import ConfigError, StrictnessError
+from engram.seeding import generator
+
+
+class Task:
+    """The training images of some classes that no earlier task had, while they may be read."""
+
+    def __init__(
+        self,
+        index: int,
+        classes: tuple[int, ...],
+        seen: tuple[int, ...],
+        images: torch.Tensor,
+        targets: torch.Tensor,
+        names: tuple[str, ...],
+    ) -> None:
+        self.index = index
+        """0 for the first task."""
+        self.classes = classes
+        """The data set's numbers of the classes that are new in this task."""
+        self.seen = seen
+        """All classes up to and including this task, in order of appearance: the columns of the answer."""
+        self.class_names = names
+        """Names of `classes`, for people."""
+        self._images: torch.Tensor | None = images
+        self._targets: torch.Tensor | None = targets
+
+    @property
+    def images(self) -> torch.Tensor:
+        """(N, C, 32, 32) uint8. The stream's own memory: copy what you are allowed to keep."""
+        return self._open(self._images)
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """(N,) int64, the column of each image's class: its place in `seen`."""
+        return self._open(self._targets)
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """(N,) int64, the data set's own class numbers."""
+        return torch.tensor(self.seen)[self.targets]
+
+    @property
+    def columns(self) -> range:
+        """The columns that are new with this task."""
+        return range(len(self.seen) - len(self.classes), len(self.seen))
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __repr__(self) -> str:
+        state = f"{len(self._targets)} images" if self._targets is not None else "closed"
+        return f"Task({self.index}, classes={self.classes}, {state})"
+
+    def _open(self, tensor: torch.Tensor | None) -> torch.Tensor:
+        if tensor is None:
+            raise StrictnessError(
+                f"task {self.index + 1} (classes {list(self.classes)}) is over: its images may not be read again; "
+                "a method that is allowed to keep some must copy them while the task is current"
+            )
+        return tensor
+
+    def _close(self) -> None:
+        self._images = self._targets = None
+
+
+@dataclass(frozen=True)
+class _Chapter:
+    """One task's data before it is current. The arrays own the memory that the task's tensors show."""
+
+    images: npt.NDArray[np.uint8]
+    targets: npt.NDArray[np.int64]
+
+
+class ClassStream:
+    """A data set as a sequence of tasks with disjoint classes.
+
+    The stream takes the training images out of the data set and cuts them up by task, so that closing a task
+    really frees its memory. It can be walked once.
+
+    Args:
+        dataset: the data set; its training part is taken over.
+        classes_per_task: how many classes each task brings.
+        first_task: how many the first one brings; `classes_per_task` unless given.
+        order: class numbers in order of appearance; may leave classes out.
+        order_seed: shuffles the classes instead; without both, classes come in their own order.
+        cumulative: every task brings the images of all classes so far. This is *not* the strict protocol: it is
+            for joint training, the upper bound, and nothing else.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        classes_per_task: int = 1,
+        *,
+        first_task: int | None = None,
+        order: Sequence[int] | None = None,
+        order_seed: int | None = None,
+        cumulative: bool = False,
+    ) -> None:
+        if order is not None and order_seed is not None:
+            raise ConfigError("give a class order or an order seed, not both")
+        total = len(dataset.class_names)
+        chosen = class_order(total, order=order, order_seed=order_seed)
+        self.tasks = partition(chosen, classes_per_task, first_task)
+        """The classes of every task. For the experiment's loop; learners never see it."""
+        self.order = chosen
+        self.cumulative = cumulative
+        self.class_names = dataset.class_names
+        self._next = 0
+        self._walked = False
+        self._current: Task | None = None
+        self._owners: list[weakref.ref[Any]] = []
+        self._chapters = _cut(dataset.take_train(), self.tasks)
+        sizes = [len(chapter.targets) for chapter in self._chapters.values()]
+        self.sizes = list(itertools.accumulate(sizes)) if cumulative else sizes
+        """How many images each task brings."""
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def skip_to(self, index: int) -> None:
+        """Begin with a later task, as a resumed run does. The images before it are dropped unread."""
+        assert not self._walked
+        assert self._next <= index <= len(self.tasks)
+        if not self.cumulative:
+            for passed in range(self._next, index):
+                del self._chapters[passed]
+        self._next = index
+
+    def __iter__(self) -> Iterator[Task]:
+        if self._walked:
+            raise StrictnessError("a stream can be walked once: its past tasks are gone; load the data set anew")
+        self._walked = True
+        return self
+
+    def __next__(self) -> Task:
+        """Close the current task, see to it that its memory is free, and open the next."""
+        self._close_current()
+        if self._next >= len(self.tasks):
+            raise StopIteration
+        chapter = self._open_chapter()
+        classes = self.tasks[self._next]
+        self._current = Task(
+            index=self._next,
+            classes=classes,
+            seen=tuple(c for task in self.tasks[: self._next + 1] for c in task),
+            images=torch.from_numpy(chapter.images),
+            targets=torch.from_numpy(chapter.targets),
+            names=tuple(self.class_names[c] for c in classes),
+        )
+        # torch.from_numpy keeps its array alive as long as any view of it lives, so a dead weak reference to the
+        # array means that nobody holds the pixels
+        self._owners = [weakref.ref(chapter.images), weakref.ref(chapter.targets)]
+        self._next += 1
+        return self._current
+
+    def _close_current(self) -> None:
+        task, self._current = self._current, None
+        if task is None:
+            return
+        task._close()
+        if any(owner() is not None for owner in self._owners):
+            gc.collect()
+        if any(owner() is not None for owner in self._owners):
+            raise StrictnessError(
+                f"task {task.index + 1} is over, but its images or targets are still held by somebody (a tensor kept "
+                "in the learner?); drop every reference, or copy the few that a relaxed setting allows"
+            )
+
+    def _open_chapter(self) -> _Chapter:
+        if not self.cumulative:
+            chapter = self._chapters[self._next]
+            del self._chapters[self._next]
+            return chapter
+        so_far = [self._chapters[t] for t in range(self._next + 1)]
+        return _Chapter(
+            np.concatenate([chapter.images for chapter in so_far]),
+            np.concatenate([chapter.targets for chapter in so_far]),
+        )
+
+
+def class_order(total: int, *, order: Sequence[int] | None = None, order_seed: int | None = None) -> tuple[int, ...]:
+    """The classes in order of appearance: as given, shuffled by a seed, or 0, 1, 2, …"""
+    if order is None:
+        if order_seed is None:
+            return tuple(range(total))
+        return tuple(torch.randperm(total, generator=generator(order_seed, "class order")).tolist())
+    order = tuple(order)
+    if bad := [c for c in order if not 0 <= c < total]:
+        raise ConfigError(f"class order names class {bad[0]}, but there are classes 0 to {total - 1}")
+    if len(set(order)) != len(order):
+        twice = next(c for c in order if order.count(c) > 1)
+        raise ConfigError(f"class order names class {twice} twice; each class appears in one task only")
+    if not order:
+        raise ConfigError("class order is empty; name at least one class")
+    return order
+
+
+def partition(
+    order: Sequence[int], classes_per_task: int, first_task: int | None = None
+) -> tuple[tuple[int, ...], ...]:
+    """Cut the order into tasks; the last one takes what is left.
+
+    >>> partition([4, 2, 0, 1, 3], 2)
+    ((4, 2), (0, 1), (3,))
+    >>> partition([4, 2, 0, 1, 3], 1, first_task=3)
+    ((4, 2, 0), (1,), (3,))
+    """
+    first = classes_per_task if first_task is None else first_task
+    for name, value in (("classes_per_task", classes_per_task), ("first_task", first)):
+        if not 1 <= value <= len(order):
+            raise ConfigError(f"{name} must lie between 1 and the {len(order)} classes, not {value}")
+    starts = [0, *range(first, len(order), classes_per_task)]
+    ends = [*starts[1:], len(order)]
+    return tuple(tuple(order[a:b]) for a, b in zip(starts, ends, strict=True))
+
+
+def _cut(train: Split, tasks: tuple[tuple[int, ...], ...]) -> dict[int, _Chapter]:
+    """Copy the training images task by task, each into memory of its own; targets become columns."""
+    images, labels = train.images.numpy(), train.labels.numpy()
+    column = np.full(int(labels.max()) + 1, -1, np.int64)
+    column[np.array([c for task in tasks for c in task])] = np.arange(sum(map(len, tasks)))
+    chapters = {}
+    for index, classes in enumerate(tasks):
+        rows = np.flatnonzero(np.isin(labels, classes))
+        chapters[index] = _Chapter(images[rows], column[labels[rows]])
+    return chapters
