@@ -1,0 +1,88 @@
+"""Scores over test images -> counts. The only reader of test data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from engram.data.datasets import Dataset
+from engram.errors import DivergedError, EngramError
+from engram.evaluation import metrics
+
+BATCH = 500
+"""Images per pass: large enough to keep the cores busy, small enough not to dominate the memory."""
+
+
+class Answers(Protocol):
+    """What the evaluation needs of a learner."""
+
+    def scores(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, 32, 32) uint8 -> (B, classes seen)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Counts over the test images of all classes seen, in order of appearance."""
+
+    classes: tuple[int, ...]
+    confusion: list[list[int]]
+    """True class by answered class."""
+    top5_hits: list[int]
+    """Per class, images whose class was among the five best answers."""
+
+    @property
+    def accuracy(self) -> float:
+        """A_t over the images."""
+        return metrics.micro(self.confusion)
+
+    @property
+    def macro(self) -> float:
+        """A_t as the mean of the per-class accuracies."""
+        return metrics.macro(self.confusion)
+
+    @property
+    def top5(self) -> float | None:
+        """Top-5 accuracy; None up to five classes, where it says nothing."""
+        if len(self.classes) <= 5:
+            return None
+        return metrics.top_k(self.top5_hits, list(map(sum, self.confusion)))
+
+    def as_record(self) -> dict[str, Any]:
+        return {
+            "classes": list(self.classes),
+            "accuracy": self.accuracy,
+            "macro": self.macro,
+            "top5": self.top5,
+            "per_class": metrics.per_class(self.confusion),
+            "confusion": self.confusion,
+        }
+
+
+@torch.inference_mode()
+def evaluate(learner: Answers, dataset: Dataset, seen: Sequence[int]) -> Evaluation:
+    """Ask the learner for every test image of the classes seen so far, without any task label."""
+    seen = tuple(seen)
+    size = len(seen)
+    column = torch.full((len(dataset.class_names),), -1)
+    column[list(seen)] = torch.arange(size)
+    targets = column[dataset.test.labels]  # (N,), -1 for classes still to come
+    rows = torch.nonzero(targets >= 0).squeeze(1)
+    confusion = torch.zeros(size * size, dtype=torch.int64)
+    hits = torch.zeros(size, dtype=torch.int64)
+    for part in torch.split(rows, BATCH):
+        scores = learner.scores(dataset.test.images[part]).to("cpu", torch.float32)
+        if scores.shape != (len(part), size):
+            raise EngramError(
+                f"the learner gave scores of shape {tuple(scores.shape)}; {(len(part), size)} were asked for"
+            )
+        if not torch.isfinite(scores).all():
+            raise DivergedError("the learner's scores are not finite; lower training.learning_rate")
+        truth = targets[part]
+        confusion += torch.bincount(truth * size + scores.argmax(1), minlength=size * size)
+        among = (scores.topk(min(5, size)).indices == truth[:, None]).any(1)
+        hits += torch.bincount(truth[among], minlength=size)
+    return Evaluation(seen, confusion.view(size, size).tolist(), hits.tolist())

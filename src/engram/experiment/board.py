@@ -1,0 +1,70 @@
+"""TensorBoard scalars, derived from the records as they are written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engram.errors import ConfigError
+from engram.experiment.records import Record
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class NoBoard:
+    """Where nobody asked for TensorBoard."""
+
+    def replay(self, records: Iterable[Record]) -> None:
+        pass
+
+    def add(self, record: Record) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Board(NoBoard):
+    """Writes `RUN/tensorboard`. A resumed run writes it anew from the records, so no point appears twice."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ConfigError("--tensorboard needs a package: pip install 'engram[tensorboard]'") from None
+        self._open = SummaryWriter
+        self._folder = folder / "tensorboard"
+        self._writer: SummaryWriter | None = None
+        self._epochs = 0
+
+    def replay(self, records: Iterable[Record]) -> None:
+        """Start over with what has been recorded so far."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._writer = self._open(str(self._folder))
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Losses over epochs, accuracies over classes seen."""
+        if self._writer is None:
+            return
+        if record["kind"] == "epoch":
+            self._epochs += 1
+            for name, value in record["losses"].items():
+                self._scalar(f"loss/{name}", value, self._epochs)
+        elif record["kind"] == "evaluation":
+            for name in ("accuracy", "macro", "top5", "forgetting"):
+                if record[name] is not None:
+                    self._scalar(f"after task/{name}", record[name], len(record["classes"]))
+            self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _scalar(self, tag: str, value: float, step: int) -> None:
+        assert self._writer is not None
+        self._writer.add_scalar(tag, value, step)

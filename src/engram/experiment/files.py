@@ -1,0 +1,64 @@
+"""Writing so that a file is either whole or not there, and saying plainly when that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from engram.errors import RunError
+
+
+@contextlib.contextmanager
+def explained(path: Path, kept: str = "nothing else was touched") -> Iterator[None]:
+    """Turn an operating-system error (full disk, unwritable folder) into one line for a person."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(f"cannot write {path}: {reason}; {kept}. Free some space or choose another --out") from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write under a temporary name, force it to disk, then rename: a reader sees the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Pretty JSON, atomically. NaN is refused: it is not JSON."""
+    with explained(path):
+        write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The file's value, or a RunError that names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError):
+        raise RunError(f"{path} is damaged: it is not JSON; restore it or start anew with another --out") from None
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where the system can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,162 @@
+"""A run folder: what makes a folder one, and the lock that keeps a second process out.
+
+RUN/
+  config.json          the complete configuration and the data's digest; enough to run it again
+  environment.json     versions, processor, threads, commit; one entry per start
+  records.jsonl        the facts
+  checkpoint.json      the last good state (see checkpoint.py)
+  checkpoint-N.safetensors
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+
+from engram.config import Config, as_dict, from_dict
+from engram.data.datasets import Dataset
+from engram.errors import EngramError, RunError
+from engram.experiment.files import explained, read_json, write_json
+from engram.methods.registry import find_method
+
+CONFIG, ENVIRONMENT, LOCK = "config.json", "environment.json", ".lock"
+PACKAGES = ("engram", "torch", "numpy", "scipy", "pillow", "safetensors")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What `config.json` holds: the configuration, and which data it was started on."""
+
+    config: Config
+    data: dict[str, Any]
+
+
+def describe_data(dataset: Dataset) -> dict[str, Any]:
+    """The data set as records name it: the digest says exactly which images these are."""
+    return {"name": dataset.name, "variant": dataset.variant, "digest": dataset.digest}
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / CONFIG).is_file()
+
+
+def is_blank(folder: Path) -> bool:
+    """Missing, or holding nothing but a lock: what a run killed in its first moments leaves."""
+    return not folder.exists() or (folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir()))
+
+
+def demand_blank(folder: Path) -> None:
+    """A new run starts in a folder that holds nothing yet."""
+    if is_run(folder):
+        raise RunError(f"{folder} already holds a run: go on with it by --resume, or choose another --out")
+    if not is_blank(folder):
+        raise RunError(f"{folder} holds other files and is not a run folder: choose another --out")
+
+
+def read_origin(folder: Path) -> Origin:
+    """What the run in this folder was started with."""
+    if not is_run(folder):
+        what = "is not a run folder: it has no config.json" if folder.exists() else "does not exist"
+        raise RunError(f"{folder} {what}; give the folder that `engram run` printed, or start a run without --resume")
+    plain = read_json(folder / CONFIG)
+    try:
+        settings_type = find_method(plain["config"]["method"]).settings
+        return Origin(from_dict(plain["config"], settings_type), dict(plain["data"]))
+    except (KeyError, TypeError, ValueError):
+        raise RunError(f"{folder / CONFIG} is not a run's configuration; choose another folder") from None
+    except EngramError as error:
+        raise RunError(f"{folder / CONFIG} cannot be used: {error}") from None
+
+
+def write_origin(folder: Path, origin: Origin) -> None:
+    write_json(folder / CONFIG, {"config": as_dict(origin.config), "data": origin.data})
+
+
+@contextlib.contextmanager
+def occupied(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock. The system gives it back when the process ends, however it ends."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / LOCK)
+    with explained(folder / LOCK):
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:  # an OSError too, so it is caught first
+            raise RunError(f"{folder} is in use by another process; wait for it or choose another --out") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def note_environment(folder: Path, device: torch.device) -> list[str]:
+    """Add this start to `environment.json`; the differences to the first start that may change bits."""
+    here = environment(device)
+    path = folder / ENVIRONMENT
+    starts = read_json(path) if path.exists() else []
+    if not isinstance(starts, list):
+        raise RunError(f"{path} is damaged: it must hold a list; remove it to go on")
+    write_json(path, [*starts, here])
+    return [
+        f"{key}: {starts[0].get(key)} -> {value}"
+        for key, value in here.items()
+        if starts and starts[0].get(key) != value
+    ]
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Where this process computes."""
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": _device_name(device),
+        "versions": versions,
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/cpuinfo").read_text().splitlines():
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _device_name(device: torch.device) -> str:
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def _commit() -> str | None:
+    """The commit of the code that runs, with a mark where files were changed; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        tracked = subprocess.run(
+            ["git", "-C", str(here), "ls-files", "--error-unmatch", Path(__file__).name],
+            capture_output=True, timeout=10, check=False,
+        )  # fmt: skip
+        if tracked.returncode:
+            return None
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,342 @@
+"""The run: the only loop over tasks.
+
+    for each task: learn -> evaluate -> record -> save
+
+A run can be killed at any moment and resumed: the checkpoint holds the learner's whole state, the place in the stream
+and the length of the records; every random draw is named by its place (seeding.py). So the resumed run ends with the
+same bits, and the same records but for `timing`, as one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engram.config import Config, RuntimeConfig, compose, differences
+from engram.data.datasets import Dataset, load
+from engram.data.stream import ClassStream, Task
+from engram.errors import ConfigError, DivergedError, RunError
+from engram.evaluation import metrics
+from engram.evaluation.evaluate import evaluate
+from engram.experiment import checkpoint
+from engram.experiment.board import Board, NoBoard
+from engram.experiment.folder import (
+    Origin,
+    demand_blank,
+    describe_data,
+    is_blank,
+    note_environment,
+    occupied,
+    read_origin,
+    write_origin,
+)
+from engram.experiment.progress import Display, Quiet
+from engram.experiment.records import RecordWriter, read_records
+from engram.methods.learner import Clock, Learner, Surroundings
+from engram.methods.registry import configure, find_method
+
+
+class Interrupted(Exception):
+    """A person asked the run to stop; it is saved."""
+
+
+@dataclass
+class Stop:
+    """Set `asked` (from a signal handler, say) and the run saves and stops after the batch at hand."""
+
+    asked: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked for. None: not said, so that a resumed run keeps what it has."""
+
+    dataset: str | None = None
+    method: str | None = None
+    preset: str | None = None
+    seed: int | None = None
+    order_seed: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """The top-level fields that were named."""
+        return {name: value for name, value in vars(self).items() if value is not None and name != "settings"}
+
+    def config(self) -> Config:
+        """The configuration of a new run."""
+        return configure(settings=self.settings, **self.said)
+
+    def over(self, stored: Config, folder: Path) -> Config:
+        """The configuration to go on with: the stored one. Only where and how it computes may be set anew."""
+        if self.said.get("method", stored.method) != stored.method:
+            wanted = replace(stored, method=self.said["method"])
+        else:
+            wanted = compose(stored, {**self.said, **self.settings})
+        if other := differences(replace(stored, runtime=wanted.runtime), wanted):
+            raise RunError(
+                f"{folder} was started with another configuration ({'; '.join(other)}); "
+                "leave these out to go on with it, or choose another --out"
+            )
+        return wanted
+
+
+def default_folder(config: Config) -> Path:
+    """`runs/mnist-joint-seed0`, with the order seed where there is one."""
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(config.dataset).name)
+    order = "" if config.order_seed is None else f"-order{config.order_seed}"
+    return Path("runs") / f"{name}-{config.method}-seed{config.seed}{order}"
+
+
+def run(
+    request: Request,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
+    tensorboard: bool = False,
+    display: Display | None = None,
+    stop: Stop | None = None,
+) -> Path:
+    """Start an experiment, or go on with one; returns its folder.
+
+    Nothing is written before the request is known to be good. `resume` in a folder that holds nothing yet starts the
+    run, where the request says which: a run killed in its very first moments is resumed like any other.
+    """
+    if folder is None:
+        folder = default_folder(request.config())
+    if resume and not (is_blank(folder) and request.dataset and request.method):
+        known = read_origin(folder)
+        config = request.over(known.config, folder)
+    else:
+        demand_blank(folder)
+        known, config = None, request.config()
+    device = prepare(config.runtime)
+    dataset = load(config.dataset, holdout=config.stream.holdout)
+    origin = Origin(config, describe_data(dataset))
+    if known is not None and known.data != origin.data:
+        raise RunError(
+            f"{folder} was started on other images ({known.data}, not {origin.data}); "
+            "bring the old data back, or start anew with another --out"
+        )
+    chosen = find_method(config.method)
+    around = Surroundings(dataset.channels, config.training, config.method_settings, config.seed, device)
+    learner = chosen.build(around)
+    stream = ClassStream(
+        dataset,
+        config.stream.classes_per_task,
+        first_task=config.stream.first_task,
+        order=config.stream.order,
+        order_seed=config.order_seed if config.stream.order is None else None,
+        cumulative=chosen.given_all_data,
+    )
+    board: Board | NoBoard = Board(folder) if tensorboard else NoBoard()
+    with occupied(folder):
+        if known is None:
+            demand_blank(folder)
+            write_origin(folder, origin)
+        differing = note_environment(folder, device)
+        experiment = _Experiment(folder, config, learner, display or Quiet(), board, stop or Stop())
+        experiment.go(dataset, stream, differing)
+    return folder
+
+
+class _Experiment:
+    """A run under way; the learner's observer."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        learner: Learner,
+        display: Display,
+        board: Board | NoBoard,
+        stop: Stop,
+    ) -> None:
+        self.folder, self.config, self.learner = folder, config, learner
+        self.display, self.board, self.stop = display, board, stop
+        self.method = find_method(config.method)
+        self.records: RecordWriter
+        self.task = 0
+        """Number of tasks that are done."""
+        self.epoch_number = 0
+        """Epochs done within the task."""
+        self.seconds = 0.0
+        """Spent on the task before this start."""
+        self.began = self.saved_at = time.monotonic()
+
+    def go(self, dataset: Dataset, stream: ClassStream, differing: list[str]) -> None:
+        """All tasks that are not done yet."""
+        offset = self._restore()
+        stream.skip_to(self.task)
+        self.records = RecordWriter(self.folder, offset)
+        with contextlib.closing(self.records), contextlib.closing(self.board), self.display:
+            if offset == 0:
+                self._record_run(dataset, stream)
+                self._save()
+            evaluations = [r for r in read_records(self.folder) if r["kind"] == "evaluation"]
+            self.board.replay(read_records(self.folder))
+            self.display.begin(self.config, stream.sizes, self.task, evaluations, differing)
+            matrix = [metrics.task_row(r["confusion"], [*map(len, stream.tasks)][: r["task"] + 1]) for r in evaluations]
+            try:
+                for task in stream:
+                    self._learn(task, dataset, [len(c) for c in stream.tasks], matrix)
+            except DivergedError as error:
+                # the next resume cuts this line off again; until then the folder says why it stopped
+                self._note("failure", task=self.task, error=str(error))
+                raise
+
+    def _learn(self, task: Task, dataset: Dataset, sizes: list[int], matrix: list[list[float]]) -> None:
+        self.display.task(task.index, task.class_names)
+        self.began = time.monotonic()
+        self.learner.learn(task, observe=self)
+        learned = time.monotonic()
+        result = evaluate(self.learner, dataset, task.seen)
+        matrix.append(metrics.task_row(result.confusion, sizes[: task.index + 1]))
+        record = self._note(
+            "evaluation",
+            task=task.index,
+            **result.as_record(),
+            forgetting=metrics.forgetting(matrix),
+            backward_transfer=metrics.backward_transfer(matrix),
+        )
+        self._note("task", task=task.index, state=checkpoint.fingerprint(self.learner.state()))
+        seconds = self.seconds + learned - self.began
+        self._note(
+            "timing",
+            task=task.index,
+            seconds=seconds,
+            evaluation_seconds=time.monotonic() - learned,
+            peak_bytes=peak_bytes(),
+        )
+        self.task, self.epoch_number, self.seconds = task.index + 1, 0, 0.0
+        self.began = time.monotonic()
+        self._save()
+        self.display.done(record, seconds)
+        if self.stop.asked and self.task < len(sizes):
+            raise Interrupted
+
+    # the learner's observer
+
+    def batch(self, clock: Clock) -> None:
+        """A batch is done: a moment at which the run can be saved and stopped."""
+        self.display.batch(clock)
+        if self.stop.asked:
+            _demand_finite(clock.means(), self.task, clock.epoch)
+            self._save()
+            raise Interrupted
+
+    def epoch(self, losses: Mapping[str, float]) -> None:
+        """An epoch is done: record it, and save now and then."""
+        _demand_finite(losses, self.task, self.epoch_number)
+        record = self._note("epoch", task=self.task, epoch=self.epoch_number, losses=dict(losses))
+        self.epoch_number += 1
+        self.display.epoch(record)
+        if self.stop.asked or time.monotonic() - self.saved_at >= self.config.runtime.checkpoint_seconds:
+            self._save()
+        if self.stop.asked:
+            raise Interrupted
+
+    # what is written
+
+    def _note(self, kind: str, **fields: Any) -> dict[str, Any]:
+        record = self.records.append(kind, **fields)
+        self.board.add(record)
+        return record
+
+    def _record_run(self, dataset: Dataset, stream: ClassStream) -> None:
+        self._note(
+            "run",
+            dataset=describe_data(dataset),
+            method=self.config.method,
+            bound=self.method.bound,
+            strict=self.method.strict,
+            seed=self.config.seed,
+            order_seed=self.config.order_seed,
+            tasks=[list(task) for task in stream.tasks],
+            class_names=list(dataset.class_names),
+            images=stream.sizes,
+        )
+
+    def _save(self) -> None:
+        now = time.monotonic()
+        meta = {
+            "task": self.task,
+            "epoch": self.epoch_number,
+            "records": self.records.sync(),
+            "seconds": self.seconds + now - self.began,
+        }
+        checkpoint.save(self.folder, self.learner.state(), meta)
+        self.saved_at = time.monotonic()
+
+    def _restore(self) -> int:
+        """Put learner and counters where the last checkpoint left them; the length of the records then."""
+        saved = checkpoint.load(self.folder)
+        if saved is None:
+            if sum(1 for _ in read_records(self.folder)) > 1:
+                raise RunError(
+                    f"{self.folder} has records but {checkpoint.POINTER} is missing; restore it, or start anew "
+                    "with another --out"
+                )
+            return 0
+        try:
+            self.learner.load(saved.state)
+            self.task, self.epoch_number = saved.meta["task"], saved.meta["epoch"]
+            self.seconds = saved.meta["seconds"]
+            return int(saved.meta["records"])
+        except (KeyError, RuntimeError, TypeError, AttributeError) as error:
+            raise RunError(
+                f"{self.folder / checkpoint.POINTER} does not fit this version of engram ({error}); "
+                "start anew with another --out"
+            ) from error
+
+
+def peak_bytes() -> int | None:
+    """The most memory this process has held, where the system tells."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def _demand_finite(losses: Mapping[str, float], task: int, epoch: int) -> None:
+    for name, value in losses.items():
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"the {name} loss is {value} in task {task + 1}, epoch {epoch + 1}; the last good checkpoint is kept. "
+                "Lower training.learning_rate"
+            )
+
+
+def prepare(runtime: RuntimeConfig) -> torch.device:
+    """Choose the device and make torch compute the same bits every time."""
+    torch.set_num_threads(runtime.threads or available_cores())
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    wanted = runtime.device
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = torch.device(wanted)
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"runtime.device={wanted!r} is not available here; use cpu or auto") from None
+    return device
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,168 @@
+"""The solver, the network that answers, and the class step that several methods share."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engram.config import TrainingConfig
+from engram.methods.learner import Clock, Observer, State, Surroundings, tick
+from engram.nets.dcgan import GrowingHead, Trunk
+from engram.seeding import generator
+
+
+class Solver:
+    """Trunk and growing head, their optimiser, and the place within the task.
+
+    A method holds one and calls `begin` when a task starts and `fit` to learn it. Every random draw is named by
+    (seed, purpose, task, epoch, batch), so a solver saved in the middle of an epoch goes on with the same draws.
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.clock = Clock()
+        self.net = self._fresh(0)
+        self.optimiser = adam(self.net, around.training)
+
+    @property
+    def classes(self) -> int:
+        """Columns of the answer."""
+        return self._head.classes
+
+    def begin(self, columns: int, *, task: int, images: int, start: Literal["fresh", "warm"]) -> None:
+        """Make room for all `columns` classes and set the clock to the start of a task."""
+        if start == "fresh":
+            self.net = self._fresh(task)
+        new = columns - self.classes
+        if new:
+            self._head.grow(new, generator=generator(self.around.seed, "head", task))
+        training = self.around.training
+        self.optimiser = adam(self.net, training)
+        self.clock = Clock(epochs=training.epochs, batches=max(1, images // training.batch_size))
+
+    def fit(self, images: torch.Tensor, targets: torch.Tensor, *, task: int, observe: Observer) -> None:
+        """Cross-entropy on the images, from where the clock stands to the end of the task."""
+        training, seed, device = self.around.training, self.around.seed, self.around.device
+        order = torch.empty(0)
+        ordered = -1
+
+        def step(epoch: int, batch: int) -> dict[str, torch.Tensor]:
+            nonlocal order, ordered
+            if ordered != epoch:
+                order = torch.randperm(len(images), generator=generator(seed, "batches", task, epoch))
+                ordered = epoch
+            rows = order[batch * training.batch_size : (batch + 1) * training.batch_size]
+            x = normalise(images[rows].to(device))
+            if training.augment != "none":
+                draws = generator(seed, "augment", task, epoch, batch)
+                x = augment(x, mirror=training.augment == "photo", generator=draws)
+            set_rate(self.optimiser, training, self.clock.share)
+            loss = F.cross_entropy(self.net(x), targets[rows].to(device), label_smoothing=training.label_smoothing)
+            self.optimiser.zero_grad()
+            torch.autograd.backward(loss)
+            self.optimiser.step()
+            return {"class": loss}
+
+        self.net.train()
+        tick(self.clock, step, observe)
+        self.clock = Clock()
+
+    @torch.inference_mode()
+    def scores(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, 32, 32) uint8 -> (B, classes)."""
+        self.net.eval()
+        scores: torch.Tensor = self.net(normalise(images.to(self.around.device)))
+        return scores
+
+    def state(self) -> State:
+        return {
+            "classes": self.classes,
+            "net": dict(self.net.state_dict()),
+            "optimiser": optimiser_state(self.optimiser),
+            "clock": self.clock.state(),
+        }
+
+    def load(self, state: State) -> None:
+        self.net = self._fresh(0)
+        self._head.grow(state["classes"], generator=generator(0))
+        self.net.load_state_dict(state["net"])
+        self.optimiser = adam(self.net, self.around.training)
+        load_optimiser(self.optimiser, state["optimiser"])
+        self.clock = Clock.of(state["clock"], self.around.device)
+
+    @property
+    def _head(self) -> GrowingHead:
+        head = self.net[1]
+        assert isinstance(head, GrowingHead)
+        return head
+
+    def _fresh(self, task: int) -> nn.Sequential:
+        trunk = Trunk(self.around.channels, generator=generator(self.around.seed, "trunk", task))
+        return nn.Sequential(trunk, GrowingHead(trunk.features)).to(self.around.device)
+
+
+def normalise(images: torch.Tensor) -> torch.Tensor:
+    """uint8 0 … 255 -> float -1 … 1. One batch at a time: the whole set never exists as floats."""
+    return images.to(torch.float32).div_(127.5).sub_(1.0)
+
+
+def augment(x: torch.Tensor, *, mirror: bool, generator: torch.Generator) -> torch.Tensor:
+    """A small random affine map for every image, and for half of them a mirrored one where `mirror` is set.
+
+    (B, C, H, W) -> the same shape. Standard deviations: 0.06 in scale, 0.08 in shear, 0.05 in shift (of half a side).
+    """
+    spread = torch.tensor([[0.06, 0.08, 0.05], [0.08, 0.06, 0.05]])
+    maps = torch.eye(2, 3) + spread * torch.randn(len(x), 2, 3, generator=generator)
+    if mirror:
+        maps[:, 0] *= torch.randint(0, 2, (len(x), 1), generator=generator) * 2 - 1
+    grid = F.affine_grid(maps.to(x), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+def adam(net: nn.Module, training: TrainingConfig) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        net.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
+    )
+
+
+def one_cycle(share: float, peak: float) -> float:
+    """Learning rate at a share of the task: a cosine up to `peak` over the first 30 %, then down to nearly 0.
+
+    >>> [round(one_cycle(share, 1.0), 3) for share in (0.0, 0.3, 1.0)]
+    [0.04, 1.0, 0.0]
+    """
+    low, end, turn = peak / 25, peak / 1e4, 0.3
+    if share < turn:
+        start, stop, part = low, peak, share / turn
+    else:
+        start, stop, part = peak, end, (share - turn) / (1 - turn)
+    return stop + (start - stop) * (1 + math.cos(math.pi * part)) / 2
+
+
+def set_rate(optimiser: torch.optim.Optimizer, training: TrainingConfig, share: float) -> None:
+    rate = training.learning_rate
+    if training.schedule == "one-cycle":
+        rate = one_cycle(share, rate)
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+
+
+def optimiser_state(optimiser: torch.optim.Optimizer) -> State:
+    """Moments and step counts, by the parameter's number. Settings come from the configuration."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    return {str(n): dict(optimiser.state[p]) for n, p in enumerate(parameters) if p in optimiser.state}
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, state: State) -> None:
+    """Put saved moments back; each takes the device and the memory layout of its parameter."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for number, saved in state.items():
+        p = parameters[int(number)]
+        optimiser.state[p] = {
+            name: torch.empty_like(p, dtype=value.dtype).copy_(value) if value.shape == p.shape else value.to(p.device)
+            for name, value in saved.items()
+        }

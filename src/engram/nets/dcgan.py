@@ -1,0 +1,67 @@
+"""The paper's networks for 32x32 digits.
+
+    Trunk   image (B, C, 32, 32) ─ conv 5x5/2 ─> 32 ─ conv 5x5/2 ─> 64 ─ conv 5x5/2 ─> 128 x 4 x 4
+    Head    flattened trunk ─ linear ─> one score per class seen; gains columns, never loses any
+
+Trunk and head together are the solver. The same trunk carries the critic of the generative methods.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+Norm = Literal["batch", "none"]
+
+
+class Trunk(nn.Module):
+    """Three 5x5 convolutions of stride 2 with leaky ReLU 0.2."""
+
+    def __init__(self, channels: int, width: int = 32, *, norm: Norm = "batch", generator: torch.Generator) -> None:
+        super().__init__()
+        widths = [channels, width, 2 * width, 4 * width]
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(a, b, kernel_size=5, stride=2, padding=2, bias=norm == "none")
+            for a, b in itertools.pairwise(widths)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(b) if norm == "batch" else nn.Identity() for b in widths[1:])
+        self.features = 4 * width * 4 * 4
+        for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv2d)
+            nn.init.kaiming_normal_(convolution.weight, a=0.2, nonlinearity="leaky_relu", generator=generator)
+            if convolution.bias is not None:
+                nn.init.zeros_(convolution.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, C, 32, 32) in [-1, 1] -> (B, features)."""
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = F.leaky_relu(norm(convolution(x)), 0.2)
+        return x.flatten(1)
+
+
+class GrowingHead(nn.Module):
+    """A linear layer that gains output columns; the old ones keep their bits."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(0, features))
+        self.bias = nn.Parameter(torch.empty(0))
+
+    @property
+    def classes(self) -> int:
+        return self.weight.shape[0]
+
+    def grow(self, new: int, *, generator: torch.Generator) -> None:
+        """Add columns. The parameters are new objects: whoever grows the head rebuilds its optimiser."""
+        features = self.weight.shape[1]
+        fresh = torch.empty(new, features)
+        nn.init.normal_(fresh, std=features**-0.5, generator=generator)
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh.to(self.weight)]))
+        self.bias = nn.Parameter(torch.cat([self.bias.detach(), self.bias.new_zeros(new)]))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return F.linear(features, self.weight, self.bias)

@@ -1,0 +1,181 @@
+"""Checkpoints and records: whole or not there, and damage is found."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engram.errors import RunError
+from engram.experiment import checkpoint, files
+from engram.experiment.records import RecordWriter, read_records
+
+
+def a_state() -> dict[str, Any]:
+    return {
+        "net": {"a.weight": torch.randn(3, 4, generator=torch.Generator().manual_seed(1)), "steps": torch.tensor(7)},
+        "strided": torch.arange(12.0).reshape(3, 4).t(),
+        "empty": torch.empty(0, 5),
+        "mask": torch.tensor([True, False]),
+        "double": torch.tensor(1 / 3, dtype=torch.float64),
+        "plain": {"epoch": 3, "rate": 0.1, "names": ["x", "y"], "nothing": None, "on": True},
+    }
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    return bool(a == b)
+
+
+def test_what_is_saved_comes_back_to_the_bit(tmp_path: Path) -> None:
+    assert checkpoint.load(tmp_path) is None
+    checkpoint.save(tmp_path, a_state(), {"task": 2})
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert equal(found.state, a_state())
+    assert found.meta == {"task": 2}
+    assert checkpoint.fingerprint(found.state) == checkpoint.fingerprint(a_state())
+
+
+def test_fingerprints_see_every_bit_every_name_and_every_plain_value() -> None:
+    reference = checkpoint.fingerprint(a_state())
+    one_bit = a_state()
+    one_bit["net"]["a.weight"].view(torch.int32)[0, 0] ^= 1
+    renamed = a_state()
+    renamed["net"]["b.weight"] = renamed["net"].pop("a.weight")
+    plain = a_state()
+    plain["plain"]["epoch"] = 4
+    reshaped = a_state()
+    reshaped["net"]["a.weight"] = reshaped["net"]["a.weight"].reshape(4, 3)
+    prints = [checkpoint.fingerprint(state) for state in (one_bit, renamed, plain, reshaped)]
+    assert len({reference, *prints}) == 5
+
+
+def test_only_the_newest_tensor_file_stays(tmp_path: Path) -> None:
+    for task in range(3):
+        checkpoint.save(tmp_path, a_state(), {"task": task})
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 1
+    assert not list(tmp_path.glob(".*"))
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert found.meta == {"task": 2}
+
+
+def test_any_flipped_byte_is_found(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, a_state(), {"task": 2})
+    for path in (tmp_path / "checkpoint.json", next(tmp_path.glob("*.safetensors"))):
+        whole = path.read_bytes()
+        for place in range(0, len(whole), 7):
+            broken = bytearray(whole)
+            broken[place] ^= 0x10
+            path.write_bytes(broken)
+            with pytest.raises(RunError, match=r"damaged"):
+                checkpoint.load(tmp_path)
+        path.write_bytes(whole[:-1])
+        with pytest.raises(RunError, match=r"damaged"):
+            checkpoint.load(tmp_path)
+        path.write_bytes(whole)
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(RunError, match=r"damaged"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("fail_at", [1, 2])
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int
+) -> None:
+    checkpoint.save(tmp_path, a_state(), {"task": 1})
+    calls = 0
+
+    def write(path: Path, content: bytes) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fail_at:
+            raise OSError(28, "No space left on device")
+        files.write_atomically(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", write)
+    with pytest.raises(RunError, match="No space left on device; the last good checkpoint is intact"):
+        checkpoint.save(tmp_path, {"other": torch.zeros(2)}, {"task": 2})
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert equal(found.state, a_state())
+    monkeypatch.undo()
+    checkpoint.save(tmp_path, {"other": torch.zeros(2)}, {"task": 2})
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert found.meta == {"task": 2}
+    assert len(list(tmp_path.iterdir())) == 2, "left-overs of the failed save are cleared away"
+
+
+def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_sync(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_sync)
+    with pytest.raises(OSError, match="No space"):
+        files.write_atomically(tmp_path / "x.json", b"{}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_records_are_cut_back_and_written_on(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.append("run", x=1)
+    offset = writer.sync()
+    writer.append("epoch", losses={"class": 0.1})
+    writer.close()
+    with (tmp_path / "records.jsonl").open("ab") as file:
+        file.write(b'{"kind":"epo')
+    assert [r["kind"] for r in read_records(tmp_path)] == ["run", "epoch"], "a torn last line is passed over"
+    writer = RecordWriter(tmp_path, offset)
+    writer.append("task", task=0)
+    writer.close()
+    assert (tmp_path / "records.jsonl").read_text() == '{"kind":"run","x":1}\n{"kind":"task","task":0}\n'
+
+
+def test_missing_and_foreign_lines_are_reported(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.append("run")
+    offset = writer.sync()
+    writer.close()
+    with pytest.raises(RunError, match="lines are missing"):
+        RecordWriter(tmp_path, offset + 1)
+    (tmp_path / "records.jsonl").write_text('{"kind":"run"}\nhello\n')
+    with pytest.raises(RunError, match="line 2, is not JSON"):
+        list(read_records(tmp_path))
+    (tmp_path / "records.jsonl").write_text("[1]\n")
+    with pytest.raises(RunError, match="line 1, is not a record"):
+        list(read_records(tmp_path))
+
+
+def test_not_a_number_never_reaches_a_file(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path)
+    with pytest.raises(ValueError, match="JSON"):
+        writer.append("epoch", loss=float("nan"))
+    writer.close()
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(tmp_path / "a.json", {"x": float("inf")})
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_loading_runs_nothing(tmp_path: Path) -> None:
+    """A pickle in place of the tensors is refused by its checksum, and by the format even if the checksum fits."""
+    import hashlib
+    import pickle
+
+    checkpoint.save(tmp_path, a_state(), {"task": 1})
+    evil = pickle.dumps({"x": print})
+    next(tmp_path.glob("*.safetensors")).write_bytes(evil)
+    whole = json.loads((tmp_path / "checkpoint.json").read_text())
+    whole["body"]["sha256"] = hashlib.sha256(evil).hexdigest()
+    whole["digest"] = checkpoint._digest(whole["body"])
+    (tmp_path / "checkpoint.json").write_text(json.dumps(whole))
+    with pytest.raises(RunError, match="damaged"):
+        checkpoint.load(tmp_path)

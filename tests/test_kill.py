@@ -1,0 +1,87 @@
+"""Kill a run at random moments, resume it each time: it ends with the bits of a run that was left alone.
+
+ENGRAM_KILLS sets how often (default 4, to keep the tests short).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import write_npz
+from engram.experiment.records import read_records
+
+KILLS = int(os.environ.get("ENGRAM_KILLS", "4"))
+
+
+def words(npz: Path, folder: Path, epochs: int, *more: str) -> list[str]:
+    return [
+        sys.executable, "-m", "engram", "run", "--dataset", f"npz:{npz}", "--method", "joint", "--out", str(folder),
+        "--set", f"training.epochs={epochs}", "--set", "training.batch_size=8", "--set", "runtime.threads=1",
+        "--set", "runtime.checkpoint_seconds=0.2", *more,
+    ]  # fmt: skip
+
+
+def outcome(folder: Path) -> tuple[list[object], bytes]:
+    records: list[object] = [r for r in read_records(folder) if r["kind"] != "timing"]
+    return records, next(folder.glob("checkpoint-*.safetensors")).read_bytes()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path: Path) -> None:
+    npz = write_npz(tmp_path / "data.npz")
+    epochs = 8 + 3 * KILLS
+    began = time.monotonic()
+    subprocess.run(words(npz, tmp_path / "whole", epochs), check=True, capture_output=True)
+    length = time.monotonic() - began
+    draws = random.Random(11)
+    resume = words(npz, tmp_path / "killed", epochs, "--resume")
+    killed = 0
+    for _ in range(KILLS):
+        # some land in the start, some in the middle of writing, some in training
+        process = subprocess.Popen(resume, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            process.communicate(timeout=draws.uniform(0.5, 0.6 * length))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            killed += 1
+    last = subprocess.run(resume, check=False, capture_output=True, text=True)
+    assert last.returncode == 0, last.stderr
+    assert killed >= KILLS // 2
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    leftovers = [p.name for p in (tmp_path / "killed").iterdir() if p.name.endswith(".tmp")]
+    assert not leftovers
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_stop_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    npz = write_npz(tmp_path / "data.npz")
+    folder = tmp_path / "run"
+    process = subprocess.Popen(words(npz, folder, 60), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not any(r["kind"] == "epoch" for r in read_records(folder)):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert f"go on with: engram run --resume --out {folder}" in out
+    before = sum(1 for _ in read_records(folder))
+    again = subprocess.Popen(
+        [sys.executable, "-m", "engram", "run", "--resume", "--out", str(folder)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while sum(1 for _ in read_records(folder)) <= before:
+        assert again.poll() is None, again.communicate()
+        time.sleep(0.05)
+    again.send_signal(signal.SIGTERM)
+    again.communicate(timeout=60)
+    assert again.returncode == 130

@@ -1,0 +1,182 @@
+"""The solver's parts against independent computations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engram.config import NoSettings, TrainingConfig
+from engram.data.datasets import Dataset
+from engram.data.stream import ClassStream
+from engram.experiment.checkpoint import fingerprint
+from engram.methods.learner import Clock, Silent, Surroundings, tick
+from engram.methods.solver import (
+    Solver,
+    adam,
+    augment,
+    load_optimiser,
+    normalise,
+    one_cycle,
+    optimiser_state,
+)
+from engram.nets.dcgan import GrowingHead, Trunk
+from engram.seeding import derive, generator
+
+TRAINING = TrainingConfig(epochs=2, batch_size=8)
+
+
+def test_one_cycle_agrees_with_torchs_own() -> None:
+    steps, peak = 50, 0.3
+    weight = nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([weight], lr=peak)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, peak, total_steps=steps + 1, pct_start=(0.3 * steps + 1) / (steps + 1), final_div_factor=400
+    )
+    for step in range(steps):
+        assert one_cycle(step / steps, peak) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-6)
+        optimiser.step()
+        schedule.step()
+
+
+def test_pixels_are_normalised_exactly() -> None:
+    pixels = torch.arange(256, dtype=torch.uint8)
+    out = normalise(pixels)
+    assert out[0] == -1
+    assert out[255] == 1
+    torch.testing.assert_close(out.double(), pixels.double() / 127.5 - 1, atol=1e-6, rtol=0)
+    assert pixels.dtype == torch.uint8
+    assert pixels[0] == 0
+
+
+def test_augmentation_is_small_random_and_repeats() -> None:
+    image = torch.zeros(64, 1, 32, 32)
+    image[:, :, :, :16] = 1.0
+    first = augment(image, mirror=False, generator=generator(0, "a"))
+    assert torch.equal(first, augment(image, mirror=False, generator=generator(0, "a")))
+    assert not torch.equal(first, augment(image, mirror=False, generator=generator(1, "a")))
+    assert (first[:, 0, 16, 2] > 0.9).all(), "the left side stays bright"
+    mirrored = augment(image, mirror=True, generator=generator(0, "a"))
+    share = (mirrored[:, 0, 16, 2] < 0.1).float().mean()
+    assert 0.3 < share < 0.7, "about half are mirrored"
+
+
+def test_the_head_keeps_its_old_columns_to_the_bit() -> None:
+    head = GrowingHead(6)
+    head.grow(2, generator=generator(0))
+    features = torch.randn(5, 6, generator=generator(1))
+    before, weight = head(features), head.weight.detach().clone()
+    head.grow(3, generator=generator(2))
+    assert head.classes == 5
+    assert torch.equal(head.weight[:2], weight)
+    torch.testing.assert_close(head(features)[:, :2], before)
+
+
+def test_the_trunk_is_the_papers() -> None:
+    trunk = Trunk(3, norm="none", generator=generator(0))
+    x = torch.randn(2, 3, 32, 32, generator=generator(1))
+    a, b, c = (m for m in trunk.convolutions if isinstance(m, nn.Conv2d))
+    expected = x
+    for layer, width in ((a, 32), (b, 64), (c, 128)):
+        expected = F.leaky_relu(F.conv2d(expected, layer.weight, layer.bias, stride=2, padding=2), 0.2)
+        assert expected.shape[1] == width
+        assert layer.weight.shape[2:] == (5, 5)
+    assert expected.shape == (2, 128, 4, 4)
+    torch.testing.assert_close(trunk(x), expected.flatten(1))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_restored_optimiser_takes_the_same_steps(layout: torch.memory_format) -> None:
+    def network() -> nn.Conv2d:
+        net = nn.Conv2d(2, 4, 3)
+        with torch.no_grad():
+            net.weight.normal_(generator=generator(0))
+            net.bias.zero_()  # type: ignore[union-attr]
+        return net.to(memory_format=layout)  # type: ignore[call-overload,no-any-return]
+
+    def step(net: nn.Conv2d, optimiser: torch.optim.Optimizer, number: int) -> None:
+        x = torch.randn(3, 2, 8, 8, generator=generator(number))
+        optimiser.zero_grad()
+        torch.autograd.backward(net(x).square().mean())
+        optimiser.step()
+
+    net = network()
+    optimiser = adam(net, TRAINING)
+    for number in range(3):
+        step(net, optimiser, number)
+    other = network()
+    other.load_state_dict(net.state_dict())
+    restored = adam(other, TRAINING)
+    saved = {k: {n: v.contiguous().clone() for n, v in s.items()} for k, s in optimiser_state(optimiser).items()}
+    load_optimiser(restored, saved)
+    for number in range(3, 6):
+        step(net, optimiser, number)
+        step(other, restored, number)
+    assert torch.equal(net.weight, other.weight)
+    assert fingerprint(optimiser_state(optimiser)) == fingerprint(optimiser_state(restored))
+
+
+class StopAt(Silent):
+    """Saves the solver after a number of batches, as an interrupted run does."""
+
+    def __init__(self, batch: int, solver: Solver) -> None:
+        self.left, self.solver = batch, solver
+
+    def batch(self, clock: Clock) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("batches", [1, 3, 5])
+def test_a_solver_saved_in_the_middle_of_an_epoch_ends_with_the_same_bits(tiny: Dataset, batches: int) -> None:
+    around = Surroundings(1, replace(TRAINING, augment="affine"), NoSettings(), seed=4)
+    task = next(iter(ClassStream(tiny, 4)))
+
+    def fit(solver: Solver, observe: Any) -> None:
+        if not solver.clock.running:
+            solver.begin(4, task=0, images=len(task), start="fresh")
+        solver.fit(task.images, task.targets, task=0, observe=observe)
+
+    whole = Solver(around)
+    fit(whole, Silent())
+    stopped = Solver(around)
+    with pytest.raises(KeyboardInterrupt):
+        fit(stopped, StopAt(batches, stopped))
+    resumed = Solver(around)
+    resumed.load(stopped.state())
+    assert fingerprint(resumed.state()) == fingerprint(stopped.state())
+    fit(resumed, Silent())
+    assert fingerprint(resumed.state()) == fingerprint(whole.state())
+
+
+def test_the_clock_counts_and_averages() -> None:
+    seen: list[tuple[int, int]] = []
+    means: list[dict[str, float]] = []
+
+    class Note(Silent):
+        def epoch(self, losses: Any) -> None:
+            means.append(dict(losses))
+
+    def step(epoch: int, batch: int) -> dict[str, torch.Tensor]:
+        seen.append((epoch, batch))
+        return {"loss": torch.tensor(float(10 * epoch + batch))}
+
+    clock = Clock(epochs=2, batches=3)
+    tick(clock, step, Note())
+    assert seen == [(e, b) for e in range(2) for b in range(3)]
+    assert means == [{"loss": 1.0}, {"loss": 11.0}]
+    assert clock.share == 1.0
+
+
+def test_names_decide_the_numbers_and_nothing_else_does() -> None:
+    torch.manual_seed(0)
+    first = torch.randn(4, generator=generator(3, "x", 1))
+    torch.randn(100)
+    assert torch.equal(first, torch.randn(4, generator=generator(3, "x", 1)))
+    seeds = {derive(s, *names) for s in (0, 1) for names in [(), ("x",), ("x", 1), ("x", "1"), ("x1",), (1, "x")]}
+    assert len(seeds) == 12
