@@ -1,0 +1,191 @@
+"""Masked layers: three functions, and a module around each that carries weight, embedding and reservations.
+
+    DGMw  "weights"    x ── conv(x, m ∘ W) ── norm ── activation ──────────▶      m has the shape of W
+    DGMa  "units"      x ── conv(x, W) ────── norm ── activation ── · m ──▶      m has one entry per unit
+
+DGMa multiplies last: a closed unit then sends exactly 0 onwards, whatever shift its normalisation has. (The
+authors multiply before batch normalisation, and a closed unit sends its shift through unreserved weights.)
+
+Masks choose the block: a mask of an earlier, smaller network computes with the leading block of today's
+weight, in the shapes of that time. Multiplying the rest by 0 would be the same sum on paper, but the
+order of a floating-point sum depends on its length, and the promise is old images bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engram.plastic import growth, masks, schedule
+from engram.plastic.masks import IN_AXIS, OUT_AXIS, Layout, Variant
+
+
+def open_weight(weight: Tensor, mask: Tensor, n_in: int, layout: Layout) -> Tensor:
+    """The weight that a mask computes with: its leading block, times the mask if that is one of weights."""
+    n_out = mask.shape[0] if mask.dim() == 1 else mask.shape[OUT_AXIS[layout]]
+    # contiguous: the same strides, hence the same kernel, whether the block is all of the weight or a part
+    block = growth.leading_block(weight, n_in, n_out, layout).contiguous()
+    if mask.dim() == 1:
+        return block
+    assert mask.shape == block.shape, (mask.shape, block.shape)
+    return _masked(block, mask)
+
+
+def masked_linear(x: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
+    """x (B, in), weight (out, in), mask (out, in) or (out,) -> (B, out)."""
+    return F.linear(x, open_weight(weight, mask, x.shape[1], "linear"))
+
+
+def masked_conv2d(x: Tensor, weight: Tensor, mask: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
+    """x (B, in, H, W), weight (out, in, kh, kw), mask of that shape or (out,)."""
+    return F.conv2d(x, open_weight(weight, mask, x.shape[1], "conv"), stride=stride, padding=padding)
+
+
+def masked_conv_transpose2d(x: Tensor, weight: Tensor, mask: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
+    """x (B, in, H, W), weight (in, out, kh, kw), mask of that shape or (out,)."""
+    w = open_weight(weight, mask, x.shape[1], "conv_transpose")
+    return F.conv_transpose2d(x, w, stride=stride, padding=padding)
+
+
+def mask_units(x: Tensor, mask: Tensor) -> Tensor:
+    """DGMa: activations (B, C, ...) times the mask (C,) of their units."""
+    return _masked(x, mask.reshape(-1, *[1] * (x.dim() - 2)))
+
+
+def _masked(x: Tensor, mask: Tensor) -> Tensor:
+    # Eq. 1. A binary mask selects: a closed entry is +0 even where x is negative (-0) or not finite (nan).
+    return x.masked_fill(~mask, 0) if mask.dtype == torch.bool else x * mask
+
+
+class Plastic(nn.Module):
+    """A weight without bias, the embedding of the task in training, and what earlier tasks reserved.
+
+    `kernel`, `stride` and `padding` belong to the convolutions; a linear layer leaves them alone.
+    """
+
+    layout: Layout
+    embedding: nn.Parameter
+    reserved: Tensor
+    start_free: Tensor
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        kernel: int = 1,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        variant: Variant,
+        generator: torch.Generator,
+        init: growth.Init = growth.dcgan_init,
+    ) -> None:
+        super().__init__()
+        self.stride, self.padding = stride, padding
+        self.variant: Variant = variant
+        self.init = init
+        ends = (n_out, n_in) if OUT_AXIS[self.layout] == 0 else (n_in, n_out)
+        area = () if self.layout == "linear" else (kernel, kernel)
+        self.weight = nn.Parameter(init((*ends, *area), generator))
+        self.embedding = nn.Parameter(self._zero_embedding())
+        self.register_buffer("reserved", torch.zeros_like(self.embedding, dtype=torch.bool))
+        # a buffer, because a layer restored at its grown size must still know its capacity at the start
+        self.register_buffer("start_free", torch.tensor(self.embedding.numel()))
+
+    def _zero_embedding(self) -> Tensor:
+        n_out = self.weight.shape[OUT_AXIS[self.layout]]
+        return torch.zeros_like(self.weight) if self.variant == "weights" else self.weight.new_zeros(n_out)
+
+    def soft_mask(self, s: float) -> Tensor:
+        """The mask to train with."""
+        return masks.soft_mask(self.embedding, s)
+
+    def binary_mask(self) -> Tensor:
+        """The mask that remains of the task."""
+        return masks.binarise(self.embedding)
+
+    def mask_output(self, x: Tensor, mask: Tensor) -> Tensor:
+        """After normalisation and activation: DGMa's mask; nothing for DGMw, whose mask is in the weight."""
+        return mask_units(x, mask) if self.variant == "units" else x
+
+    def compensate_gradients(self, s: float, s_max_i: float) -> None:
+        """After `backward`: HAT's compensation of the embedding's gradient."""
+        if self.embedding.grad is not None:
+            self.embedding.grad = schedule.compensate(self.embedding.grad, self.embedding, s, s_max_i)
+
+    def gate_gradients(self, reserved_in: Tensor | None = None) -> None:
+        """After `backward`: no gradient for what earlier tasks rely on (Eq. 5).
+
+        For DGMa, `reserved_in` (n_in,) tells which inputs are reserved; without it all are, as for noise.
+
+        A zero gradient is a zero update only for an optimiser that starts fresh with the task and has no
+        weight decay: left-over momentum and decay both move a weight without asking for its gradient.
+        """
+        if self.weight.grad is None:
+            return
+        if self.variant == "weights":
+            gate = masks.weight_gate(self.reserved)
+        else:
+            if reserved_in is None:
+                n_in = self.weight.shape[IN_AXIS[self.layout]]
+                reserved_in = torch.ones(n_in, dtype=torch.bool, device=self.weight.device)
+            gate = masks.unit_gate(reserved_in, self.reserved, self.layout)
+        # Eq. 5, filled instead of multiplied: 0 times an infinite gradient would be nan
+        self.weight.grad.masked_fill_(~gate, 0)
+
+    @torch.no_grad()
+    def clamp_(self) -> None:
+        """After the optimiser's step: the embedding within its bounds."""
+        self.embedding.copy_(schedule.clamp_embedding(self.embedding))
+
+    def reserve_(self, opened: Tensor) -> masks.Usage:
+        """At the end of a task: reserve what its binary mask opened; returns what of it was new."""
+        usage = masks.count_usage(opened, self.reserved)
+        self.reserved = masks.accumulate(self.reserved, opened)
+        return usage
+
+    def size(self) -> growth.LayerSize:
+        """For `growth.plan_growth`."""
+        n_in, n_out = self.weight.shape[IN_AXIS[self.layout]], self.weight.shape[OUT_AXIS[self.layout]]
+        return growth.LayerSize(
+            inputs=n_in,
+            units=n_out,
+            area=self.weight[0, 0].numel(),
+            reserved=int(self.reserved.sum()),
+            start_free=int(self.start_free),
+        )
+
+    def grow_(self, new_in: int, new_out: int, *, generator: torch.Generator) -> None:
+        """Before the next task: new, larger parameters and a fresh embedding. Optimisers must be rebuilt."""
+        w = growth.grow_weight(self.weight, new_in, new_out, self.layout, generator=generator, init=self.init)
+        self.weight = nn.Parameter(w)
+        self.embedding = nn.Parameter(self._zero_embedding())
+        self.reserved = growth.grow_mask(self.reserved, new_in, new_out, self.layout)
+
+
+class PlasticLinear(Plastic):
+    """(B, n_in) -> (B, n_out)"""
+
+    layout = "linear"
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return masked_linear(x, self.weight, mask)
+
+
+class PlasticConv2d(Plastic):
+    """(B, n_in, H, W) -> (B, n_out, H', W')"""
+
+    layout = "conv"
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return masked_conv2d(x, self.weight, mask, self.stride, self.padding)
+
+
+class PlasticConvTranspose2d(Plastic):
+    """(B, n_in, H, W) -> (B, n_out, H', W')"""
+
+    layout = "conv_transpose"
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return masked_conv_transpose2d(x, self.weight, mask, self.stride, self.padding)

@@ -1,0 +1,72 @@
+"""The terms of the two objectives, each a pure function and each without its weight lambda.
+
+    critic      cross-entropy(class output) + critic_loss    + lambda_GP * gradient_penalty
+    generator   generator_loss + lambda_aux * cross-entropy(class output) + lambda_RU * alpha * sparsity
+
+The class terms are `torch.nn.functional.cross_entropy` as it is. The paper writes the generator's with a
+minus, L_s - L_c. We add it: minimising a negative cross-entropy would train images *away* from their class,
+while an AC-GAN's generator, like its critic, wants the class recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+
+def sparsity(layers: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """R^t over the plastic layers, given as pairs (soft mask m^t, reserved m^{<t} as bool) of one shape.
+
+    The share of the free entries that the task takes; reusing reserved ones costs nothing. It pools the
+    entries of all layers, so a large layer weighs more. 0 where nothing is free.
+
+    >>> sparsity([(torch.tensor([0.5, 0.9, 1.0]), torch.tensor([False, True, False]))]).item()
+    0.75
+    """
+    pairs = list(layers)
+    assert pairs, "no plastic layer"
+    assert all(m.shape == reserved.shape and reserved.dtype == torch.bool for m, reserved in pairs)
+    n_free = sum(int((~reserved).sum()) for _, reserved in pairs)
+    # Eq. 6
+    taken = torch.stack([m.masked_fill(reserved, 0).sum() for m, reserved in pairs]).sum()
+    return taken / max(n_free, 1)
+
+
+def alpha(size: int, free: int) -> float:
+    """S_t / S_free: the size of the network before task t over its free part, the pressure to reuse.
+
+    With nothing free the sparsity term is 0; so is alpha then, rather than infinite, to keep their product 0.
+    """
+    assert 0 <= free <= size
+    return size / free if free else 0.0
+
+
+def critic_loss(real_scores: Tensor, fake_scores: Tensor) -> Tensor:
+    """Wasserstein critic: E[D(fake)] - E[D(real)], to be minimised by the critic."""
+    return fake_scores.mean() - real_scores.mean()
+
+
+def generator_loss(fake_scores: Tensor) -> Tensor:
+    """Wasserstein generator: -E[D(fake)]."""
+    return -fake_scores.mean()
+
+
+def gradient_penalty(
+    critic: Callable[[Tensor], Tensor], real: Tensor, fake: Tensor, *, generator: torch.Generator
+) -> Tensor:
+    """E[(||grad_x D(x_hat)||_2 - 1)^2], x_hat uniform on the line from a fake to a real image (WGAN-GP).
+
+    real, fake (B, ...); `critic` maps (B, ...) to one score an image, (B,) or (B, 1), and must treat the
+    images independently: batch normalisation in it would mix their gradients. The result can be
+    differentiated with respect to the critic's parameters; nothing flows back into real or fake.
+    """
+    assert real.shape == fake.shape
+    u = torch.rand(real.shape[0], generator=generator, device=real.device, dtype=real.dtype)
+    u = u.reshape(-1, *[1] * (real.dim() - 1))
+    x_hat = (u * real.detach() + (1 - u) * fake.detach()).requires_grad_()
+    # the sum's gradient holds each image's own gradient, as no score depends on another image
+    (grad,) = torch.autograd.grad(critic(x_hat).sum(), x_hat, create_graph=True)
+    norm: Tensor = torch.linalg.vector_norm(grad.flatten(start_dim=1), dim=1)
+    return (norm - 1).square().mean()
