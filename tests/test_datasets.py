@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.io import savemat
 
-from engram.data import datasets, formats, sources
+from engram.data import datasets, raw, sources
 from engram.errors import ConfigError, DataError, StrictnessError
 
 REAL = os.environ.get("ENGRAM_DATA")  # before the fixture below hides it
@@ -119,7 +119,7 @@ def test_right_size_is_left_alone_and_shared() -> None:
 def test_blocks_do_not_change_the_outcome(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mnist(root)
     whole = datasets.load("mnist")
-    monkeypatch.setattr(formats, "BLOCK", 28 * 28 * 7)
+    monkeypatch.setattr(raw, "BLOCK", 28 * 28 * 7)
     pieces = datasets.load("mnist")
     assert torch.equal(whole.test.images, pieces.test.images)
     assert whole.digest == pieces.digest

@@ -18,6 +18,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from engram.data import formats
+from engram.data.raw import Raw, RawSet, content_digest
 from engram.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -299,7 +300,7 @@ def test_npz_names(tmp_path: Path) -> None:
     alone = formats.read_npz(npz(tmp_path / "c.npz", train_images=GREY, train_labels=LABELS, other=LABELS))
     assert one.test is not None
     assert len(one.test.labels) == 3
-    assert formats.content_digest(one) == formats.content_digest(other) != formats.content_digest(alone)
+    assert content_digest(one) == content_digest(other) != content_digest(alone)
 
 
 HOLES = GREY.astype(np.float32)
@@ -392,17 +393,17 @@ def test_garbage_never_escapes(tmp_path_factory: pytest.TempPathFactory, data: b
 # ---------------------------------------------------------------- contents
 
 
-def raw_set(images: npt.NDArray[np.uint8], labels: npt.NDArray[Any]) -> formats.RawSet:
-    part = formats.Raw(images, labels.astype(np.int64))
-    return formats.RawSet(part, part, ())
+def raw_set(images: npt.NDArray[np.uint8], labels: npt.NDArray[Any]) -> RawSet:
+    part = Raw(images, labels.astype(np.int64))
+    return RawSet(part, part, ())
 
 
 def test_digest_is_blind_to_order_and_sees_every_change() -> None:
     images = GREY[:, None]
-    reference = formats.content_digest(raw_set(images, LABELS))
+    reference = content_digest(raw_set(images, LABELS))
     order = RNG.permutation(12)
-    assert formats.content_digest(raw_set(images[order], LABELS[order])) == reference
-    assert formats.content_digest(raw_set(np.asfortranarray(images), LABELS)) == reference
+    assert content_digest(raw_set(images[order], LABELS[order])) == reference
+    assert content_digest(raw_set(np.asfortranarray(images), LABELS)) == reference
     pixel, label = images.copy(), LABELS.copy()
     pixel[7, 0, 2, 2] ^= 1
     label[7] = (label[7] + 1) % 3
@@ -411,9 +412,9 @@ def test_digest_is_blind_to_order_and_sees_every_change() -> None:
         raw_set(images, label),
         raw_set(images.reshape(12, 1, 6, 5), LABELS),
         raw_set(images[:-1], LABELS[:-1]),
-        formats.RawSet(raw_set(images, LABELS).train, None, ()),
+        RawSet(raw_set(images, LABELS).train, None, ()),
     ]
-    digests = {formats.content_digest(other) for other in others}
+    digests = {content_digest(other) for other in others}
     assert len(digests) == len(others)
     assert reference not in digests
 
@@ -422,4 +423,4 @@ def test_digest_does_not_depend_on_the_format(tmp_path: Path) -> None:
     root = folder(tmp_path / "set", {"a": 3, "b": 3}, mode="L")
     images, labels = np.concatenate([GREY[:3], GREY[:3]]), np.repeat([0, 1], 3)
     packed = formats.read_npz(npz(tmp_path / "a.npz", images=images, labels=labels))
-    assert formats.content_digest(formats.read_image_folder(root, None)) == formats.content_digest(packed)
+    assert content_digest(formats.read_image_folder(root, None)) == content_digest(packed)

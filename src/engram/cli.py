@@ -231,7 +231,7 @@ def do_data_list(_: argparse.Namespace) -> int:
 def do_data_fetch(chosen: argparse.Namespace) -> int:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from engram.data.sources import fetch
+    from engram.data.fetch import fetch
 
     out = console()
     for name in chosen.name:

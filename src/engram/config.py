@@ -133,11 +133,14 @@ Settings = Mapping[str, Any]
 PRESETS: dict[str, dict[str, Settings]] = {
     "default": {},
     "digits": {"*": {"training.epochs": 12, "training.batch_size": 32}},
-    "mnist": {"joint": {"training.augment": "affine"}, "finetune": {"training.epochs": 1}},
-    "fashion-mnist": {},
-    "svhn": {},
-    "cifar10": {},
-    "imagenet50": {"*": {"stream.classes_per_task": 10}},
+    "mnist": {
+        "joint": {"training.augment": "affine", "training.label_smoothing": 0.05},
+        "finetune": {"training.epochs": 1},
+    },
+    "fashion-mnist": {"joint": {"training.augment": "photo"}, "finetune": {"training.epochs": 1}},
+    "svhn": {"joint": {"training.augment": "affine", "training.epochs": 20}},
+    "cifar10": {"joint": {"training.augment": "photo", "training.epochs": 5}, "finetune": {"training.epochs": 1}},
+    "imagenet50": {"*": {"stream.classes_per_task": 10, "training.augment": "photo", "training.epochs": 10}},
     "quick": {"*": {"training.epochs": 1}},
 }
 

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from engram.data import formats, sources
+from engram.data.raw import ImageFiles, Labels, Raw, RawSet, broken, check_labels, fingerprints
+from engram.data.raw import digest as digest_of
 from engram.errors import ConfigError, DataError, StrictnessError, unknown
 
 SIZE = 32
@@ -156,7 +158,7 @@ def resize(images: npt.NDArray[np.uint8]) -> Tensor:
     return scaled.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def held_out(labels: formats.Labels, share: float, origin: str, names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+def held_out(labels: Labels, share: float, origin: str, names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
     """(N,) -> mask of the test images: about `share` of each class, at least one, never all.
 
     The order is that of a hash of class and position, so it depends on no seed and no library's generator.
@@ -166,14 +168,14 @@ def held_out(labels: formats.Labels, share: float, origin: str, names: tuple[str
         where = np.flatnonzero(labels == label)
         if len(where) < 2:
             what = f"class {names[label]!r} has one image"
-            raise formats.broken(origin, what, "two are needed to hold one out for the test")
+            raise broken(origin, what, "two are needed to hold one out for the test")
         keys = [hashlib.blake2b(f"{label}:{i}".encode(), digest_size=8).digest() for i in range(len(where))]
         count = min(max(round(share * len(where)), 1), len(where) - 1)
         mask[where[sorted(range(len(where)), key=keys.__getitem__)[:count]]] = True
     return mask
 
 
-def _every_fifth(labels: formats.Labels) -> npt.NDArray[np.bool_]:
+def _every_fifth(labels: Labels) -> npt.NDArray[np.bool_]:
     """(N,) -> mask of the 5th, 10th, ... image of each class."""
     mask = np.zeros(len(labels), bool)
     for label in np.unique(labels):
@@ -181,7 +183,7 @@ def _every_fifth(labels: formats.Labels) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _standard(tag: str, raw: formats.Raw) -> tuple[Split, list[bytes]]:
+def _standard(tag: str, raw: Raw) -> tuple[Split, list[bytes]]:
     """Images at 32 x 32 and the fingerprints of what they were before, in one pass."""
     shape = (len(raw.labels), raw.channels, SIZE, SIZE)
     if isinstance(raw.images, np.ndarray) and raw.images.shape == shape:
@@ -192,7 +194,7 @@ def _standard(tag: str, raw: formats.Raw) -> tuple[Split, list[bytes]]:
     for block, labels in raw.blocks():
         if not ready:
             images[len(prints) : len(prints) + len(labels)] = resize(block)
-        prints += formats.fingerprints(tag, block, labels)
+        prints += fingerprints(tag, block, labels)
     return Split(images, torch.from_numpy(raw.labels)), prints
 
 
@@ -201,11 +203,11 @@ def _part(split: Split, mask: npt.NDArray[np.bool_]) -> Split:
     return Split(split.images[where], split.labels[where])
 
 
-def _read_digits() -> formats.RawSet:
+def _read_digits() -> RawSet:
     raw = formats.read_npz(sources.EMBEDDED)
     assert isinstance(raw.train.images, np.ndarray)
     grey = (raw.train.images.astype(np.uint16) * 255 + 8) // 16  # 0..16 -> 0..255, rounded
-    return formats.RawSet(formats.Raw(grey.astype(np.uint8), raw.train.labels), None, _DIGITS)
+    return RawSet(Raw(grey.astype(np.uint8), raw.train.labels), None, _DIGITS)
 
 
 def _class_names(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -218,7 +220,7 @@ def _class_names(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(readable.get(name) or name for name in names)
 
 
-def _read(name: str, root: Path | None) -> tuple[formats.RawSet, str]:
+def _read(name: str, root: Path | None) -> tuple[RawSet, str]:
     """The set as its files hold it, and where they lie."""
     kind, _, path = name.partition(":")
     if kind in ("folder", "npz") and path:
@@ -236,14 +238,14 @@ def _read(name: str, root: Path | None) -> tuple[formats.RawSet, str]:
     raw, spec = sources.read(name, folder), DATASETS[name]
     for part in (raw.train, raw.test):
         assert part is not None, "named sets come with a test part"
-        formats.check_labels(part.labels, folder, spec.classes)
+        check_labels(part.labels, folder, spec.classes)
         if part.channels != spec.channels:
-            raise formats.broken(folder, f"{part.channels} channel(s), {name} has {spec.channels}")
+            raise broken(folder, f"{part.channels} channel(s), {name} has {spec.channels}")
     names = spec.class_names or _class_names(folder, raw.class_names)
-    return formats.RawSet(raw.train, raw.test, names), str(folder)
+    return RawSet(raw.train, raw.test, names), str(folder)
 
 
-def _assemble(name: str, raw: formats.RawSet, origin: str, holdout: float) -> Dataset:
+def _assemble(name: str, raw: RawSet, origin: str, holdout: float) -> Dataset:
     train, prints = _standard("train", raw.train)
     if raw.test:
         test, more = _standard("test", raw.test)
@@ -252,7 +254,7 @@ def _assemble(name: str, raw: formats.RawSet, origin: str, holdout: float) -> Da
         labels, names = raw.train.labels, raw.class_names
         mask = _every_fifth(labels) if name == "digits" else held_out(labels, holdout, origin, names)
         train, test = _part(train, ~mask), _part(train, mask)
-    digest = formats.digest(prints)
+    digest = digest_of(prints)
     variant = sources.identify(name, digest, (len(train.labels), len(test.labels)))
     return Dataset(name, raw.class_names, digest, variant, train=train, test=test)
 
@@ -302,7 +304,7 @@ def check(name: str) -> list[Check]:
         return [*lines, Check("readable", False, str(error))]
     lines.append(Check("readable", True, "every image and label"))
     images = raw.train.images
-    size = "files of their own sizes" if isinstance(images, formats.ImageFiles) else "{}x{}".format(*images.shape[2:])
+    size = "files of their own sizes" if isinstance(images, ImageFiles) else "{}x{}".format(*images.shape[2:])
     lines.append(Check("shapes", True, f"{size}, {data.channels} channel(s), uint8"))
     test_counts = torch.bincount(data.test.labels, minlength=len(data.class_names)).tolist()
     spans = [" to ".join(f"{n:,}" for n in sorted({min(c), max(c)})) for c in (data.train_counts, test_counts)]

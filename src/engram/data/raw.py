@@ -1,0 +1,121 @@
+"""A set as its files hold it, before anything is resized, and the digest of its contents.
+
+RawSet
+├── train: Raw      images (N, C, H, W) uint8, or ImageFiles that decode one (C, H, W) at a time
+├── test: Raw|None  None where the files hold no test part
+└── class_names
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import DataError
+
+Pixels = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+
+BLOCK = 1 << 20  # pixels: 4 MB as float
+INTACT = "replace it with an intact copy"
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images still in their files, decoded one by one: photographs need not fit into memory together."""
+
+    paths: tuple[Path, ...]
+    channels: int
+    decode: Callable[[Path, int], Pixels]
+    """(file, channels) -> (C, H, W)"""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[Pixels]:
+        return (self.decode(path, self.channels) for path in self.paths)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """One part of a set as the files hold it."""
+
+    images: Pixels | ImageFiles
+    """(N, C, H, W) uint8, or files of any size."""
+    labels: Labels
+    """(N,)"""
+
+    @property
+    def channels(self) -> int:
+        return self.images.channels if isinstance(self.images, ImageFiles) else int(self.images.shape[1])
+
+    def blocks(self) -> Iterator[tuple[Pixels, Labels]]:
+        """The part in order, as (n, C, H, W) and (n,): few enough that a float copy of a block is small."""
+        if isinstance(self.images, ImageFiles):  # sizes may differ: one image a block
+            for i, image in enumerate(self.images):
+                yield image[None], self.labels[i : i + 1]
+        else:
+            step = max(1, BLOCK // math.prod(self.images.shape[1:]))
+            for i in range(0, len(self.images), step):
+                yield self.images[i : i + step], self.labels[i : i + step]
+
+
+@dataclass(frozen=True)
+class RawSet:
+    """A whole set as the files hold it."""
+
+    train: Raw
+    test: Raw | None
+    class_names: tuple[str, ...]
+
+
+def broken(path: Path | str, what: object, remedy: str = INTACT) -> DataError:
+    """One line, whatever line breaks a file name or a library's message may carry."""
+    return DataError(" ".join(f"{path}: {what}; {remedy}".splitlines()))
+
+
+# ---------------------------------------------------------------- contents
+
+
+def fingerprints(tag: str, images: Pixels, labels: Labels) -> list[bytes]:
+    """16 bytes an image over (part, label, shape, pixels); images (n, C, H, W), labels (n,)."""
+    shape = "x".join(map(str, images.shape[1:]))
+    heads = {int(label): f"{tag} {label} {shape}\n".encode() for label in np.unique(labels)}
+    rows = np.ascontiguousarray(images).reshape(len(images), -1)
+    prints = []
+    for row, label in zip(rows, labels.tolist(), strict=True):
+        one = hashlib.blake2b(heads[label], digest_size=16)
+        one.update(row.data)
+        prints.append(one.digest())
+    return prints
+
+
+def digest(prints: Iterable[bytes]) -> str:
+    """The content digest of a set: sorted fingerprints, hence blind to order, compression and file format."""
+    return hashlib.sha256(b"".join(sorted(prints))).hexdigest()
+
+
+def content_digest(raw: RawSet) -> str:
+    """`digest` over both parts, read block by block."""
+    parts = [("train", raw.train)] + ([("test", raw.test)] if raw.test else [])
+    return digest(p for tag, part in parts for block in part.blocks() for p in fingerprints(tag, *block))
+
+
+def check_labels(labels: Labels, origin: Path | str, classes: int | None = None) -> int:
+    """The number of classes, given that the labels are 0..n-1 with every number present."""
+    found = np.unique(labels)
+    wanted = len(found) if classes is None else classes
+    if wanted < 2:
+        raise broken(origin, f"holds {wanted} class(es)", "two or more are needed")
+    if not np.array_equal(found, np.arange(wanted)):
+        stray = [int(x) for x in found if not 0 <= x < wanted]
+        missing = sorted(set(range(wanted)) - set(found.tolist()))
+        what = f"label {stray[0]} is out of range" if stray else f"no image has label {missing[0]}"
+        raise broken(origin, what, f"labels must be 0..{wanted - 1}, every number present")
+    return wanted
