@@ -6,8 +6,9 @@ BIN := .venv/bin
 .PHONY: demo test install clean
 
 demo: install
-	$(BIN)/engram run --dataset digits --method finetune --out runs/demo-finetune-$(STAMP)
-	$(BIN)/engram run --dataset digits --method joint --out runs/demo-joint-$(STAMP)
+	$(BIN)/engram run --dataset digits --method dgmw --out runs/demo-$(STAMP)
+	$(BIN)/engram sample runs/demo-$(STAMP) --out runs/demo-$(STAMP)/grid.png
+	$(BIN)/engram verify runs/demo-$(STAMP)
 
 test: install
 	$(BIN)/ruff check src tests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,15 @@ from engram.data.datasets import Dataset, load
 
 # two processes that spin on all cores at once are many times slower than one after the other
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+# sizes at which the generative methods learn the toy classes in seconds
+SMALL_GAN = {
+    "width": 3, "noise": 16, "epochs": 6, "steps": 20, "batch_size": 16, "critic_width": 8, "replay": 256,
+    "statistics": 3,
+}  # fmt: skip
+SMALL_SHARED = {**SMALL_GAN, "solver": "shared"}
+SMALL: dict[str, dict[str, Any]] = {"dgmw": SMALL_GAN, "dgma": SMALL_GAN}
 
 
 def write_npz(path: Path, *, classes: int = 4, channels: int = 1, per_class: int = 40, seed: int = 0) -> Path:

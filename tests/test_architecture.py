@@ -12,7 +12,19 @@ import engram
 SOURCE = Path(engram.__file__).parent
 
 # Data flows to the right; a room imports from rooms to its left only.
-ROOMS = ["errors", "config", "seeding", "plastic", "data", "nets", "methods", "evaluation", "experiment", "cli"]
+ROOMS = [
+    "errors",
+    "config",
+    "seeding",
+    "plastic",
+    "data",
+    "nets",
+    "memory",
+    "methods",
+    "evaluation",
+    "experiment",
+    "cli",
+]
 WITHOUT_TORCH = ["errors.py", "config.py", "cli.py", "__init__.py", "evaluation/metrics.py"]
 
 

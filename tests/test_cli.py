@@ -16,7 +16,7 @@ from conftest import write_npz
 from engram.cli import call
 from engram.experiment.records import read_records
 
-QUICK = ["--set", "training.epochs=1", "--set", "runtime.threads=1"]
+QUICK = ["--method", "finetune", "--set", "training.epochs=1", "--set", "runtime.threads=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ def test_truncated_standard_files_are_named(tmp_path: Path, capsys: pytest.Captu
 
 def test_run_prints_the_table_and_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_npz(tmp_path / "a.npz")
-    words = ["run", "--dataset", f"npz:{path}", "--method", "finetune", *QUICK]
+    words = ["run", "--dataset", f"npz:{path}", *QUICK]
     assert call(words) == 0
     out = capsys.readouterr().out
     rows = re.findall(r"^ +(\d) +(\d) +\d +(\d+\.\d\d) ", out, re.MULTILINE)

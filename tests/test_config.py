@@ -89,6 +89,7 @@ def test_auto_takes_the_data_sets_preset_and_the_user_goes_before_it() -> None:
     assert configure(dataset="digits", method="joint").training.epochs == PRESETS["digits"]["*"]["training.epochs"]
     assert configure(dataset="digits", method="joint", settings={"training.epochs": "2"}).training.epochs == 2
     assert preset_settings("auto", "npz:x.npz", "joint") == {}
+    assert preset_settings("auto", "npz:x.npz", "dgmw")["training.augment"] == "strong"
     with pytest.raises(ConfigError, match="did you mean 'mnist'"):
         preset_settings("mnit", "mnist", "joint")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import write_npz
+from conftest import SMALL, write_npz
 from engram.config import TrainingConfig
 from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream
@@ -21,7 +21,7 @@ TRAINING = TrainingConfig(epochs=4, batch_size=8)
 
 def build(name: str, dataset: Dataset, seed: int = 0) -> Learner:
     method = METHODS[name]
-    return method.build(Surroundings(dataset.channels, TRAINING, method.settings(), seed))
+    return method.build(Surroundings(dataset.channels, TRAINING, method.settings(**SMALL.get(name, {})), seed))
 
 
 def learn(name: str, dataset: Dataset, classes_per_task: int = 2, seed: int = 0) -> Learner:
@@ -39,7 +39,7 @@ def test_learns_the_last_task(name: str, tmp_path: Path, channels: int, classes_
     learner = learn(name, dataset, classes_per_task)
     result = evaluate(learner, dataset, range(4))
     last = [result.confusion[c][c] / sum(result.confusion[c]) for c in range(4 - classes_per_task, 4)]
-    assert min(last) > 0.5
+    assert sum(last) / len(last) > 0.5
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from conftest import SMALL_GAN
 from engram.data.stream import Task
 from engram.errors import DivergedError, RunError, StrictnessError
 from engram.experiment import checkpoint
@@ -118,6 +119,41 @@ def test_stopped_again_and_again_it_ends_with_the_same_bits(npz: Path, tmp_path:
     assert facts(folder) == facts(whole)
     assert tensors(folder) == tensors(whole)
     assert len(json.loads((folder / "environment.json").read_text())) == stops + 1
+
+
+GAN = {f"method.{name}": value for name, value in {**SMALL_GAN, "epochs": 4, "steps": 5, "replay": 64}.items()}
+
+
+@pytest.mark.parametrize(("method", "extra"), [
+    ("dgmw", {}), ("dgma", {}), ("dgmw", {"method.solver": "shared"}), ("dgmw", {"method.r": 0.3}),
+])  # fmt: skip
+def test_a_generative_run_stopped_in_every_movement_ends_with_the_same_bits(
+    npz: Path, tmp_path: Path, method: str, extra: dict[str, Any]
+) -> None:
+    """Stops land while masks are learned, while they are fixed, and while the solver learns."""
+    asked = request(npz, method, **GAN, **extra, **{"stream.order": "0,1,2"})
+    whole = run(asked, tmp_path / "whole")
+    folder, stops = tmp_path / "stopped", 0
+    while True:
+        stop = Stop()
+        try:
+            run(
+                asked if stops == 0 else Request(),
+                folder,
+                resume=stops > 0,
+                stop=stop,
+                display=AfterBatches(stop, 7),
+            )
+            break
+        except Interrupted:
+            stops += 1
+    assert stops >= 6
+    assert facts(folder) == facts(whole)
+    assert tensors(folder) == tensors(whole)
+    kinds = {r["kind"] for r in facts(whole)}
+    assert {"mask", "growth", "memory", "retention"} <= kinds
+    head = next(read_records(folder))
+    assert head["strict"] is ("method.r" not in extra)
 
 
 def test_resuming_a_finished_run_changes_nothing(npz: Path, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_solver_saved_in_the_middle_of_an_epoch_ends_with_the_same_bits(tiny: 
     def fit(solver: Solver, observe: Any) -> None:
         if not solver.clock.running:
             solver.begin(4, task=0, images=len(task), start="fresh")
-        solver.fit(task.images, task.targets, task=0, observe=observe)
+        solver.fit(lambda _: (task.images, task.targets), task=0, observe=observe)
 
     whole = Solver(around)
     fit(whole, Silent())

@@ -12,10 +12,10 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from engram.errors import ConfigError, EngramError
 
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 examples:
-  engram run                                        joint training on the embedded digits: half a minute
+  engram run                                        DGMw on the embedded digits: two minutes
   engram run --dataset mnist --method finetune      what forgetting looks like
   engram run --dataset folder:my-images --method joint --set stream.classes_per_task=2
   engram run --resume --out runs/mnist-joint-seed0  go on with a run that was stopped
+  engram sample runs/digits-dgmw-seed0              images of every class from the run's generator
+  engram verify runs/digits-dgmw-seed0              integrity, exact retention, strictness
   engram data fetch mnist                           get a data set
   engram list                                       methods, data sets, presets and settings
 """
@@ -61,7 +63,7 @@ def build_parser() -> Parser:
         "after each. Stop it with Ctrl-C: it saves, and prints the command that goes on.",
     )
     run.add_argument("--dataset", metavar="D", help="name of a data set, folder:PATH or npz:PATH (default: digits)")
-    run.add_argument("--method", metavar="M", help="name of a method (default: joint)")
+    run.add_argument("--method", metavar="M", help="name of a method (default: dgmw)")
     run.add_argument("--preset", metavar="P", help="named settings (default: auto, those of the data set)")
     run.add_argument("--seed", type=int, metavar="S", help="training seed (default: 0)")
     run.add_argument("--order-seed", type=int, metavar="O", help="shuffle the order of the classes by this seed")
@@ -76,6 +78,23 @@ def build_parser() -> Parser:
     run.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     run.add_argument("--tensorboard", action="store_true", help="write TensorBoard scalars to DIR/tensorboard")
     run.set_defaults(act=do_run)
+
+    sample = commands.add_parser("sample", help="draw images of learned classes from a run's generator, as a PNG")
+    sample.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    sample.add_argument("--classes", metavar="A,B", help="names of classes, one row each (default: all)")
+    sample.add_argument("--per-class", type=int, default=10, metavar="N", help="images per class (default: 10)")
+    sample.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the noise (default: 0)")
+    sample.add_argument("--out", type=Path, default=Path("grid.png"), metavar="FILE", help="default: grid.png")
+    sample.set_defaults(act=do_sample)
+
+    predict = commands.add_parser("predict", help="class and probability of image files")
+    predict.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    predict.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="PNG or JPEG")
+    predict.set_defaults(act=do_predict)
+
+    verify = commands.add_parser("verify", help="check a run: integrity, exact retention, strictness")
+    verify.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    verify.set_defaults(act=do_verify)
 
     data = commands.add_parser("data", help="list, fetch and check data sets")
     data.set_defaults(act=lambda _: print(data.format_help(), end=""))
@@ -131,6 +150,30 @@ def console() -> Console:
 
     # a pipe or a file has no width of its own: give tables room rather than the usual 80 columns
     return Console(width=None if sys.stdout.isatty() else 160)
+
+
+class CheckLine(Protocol):
+    """One line of a check's outcome."""
+
+    @property
+    def what(self) -> str: ...
+
+    @property
+    def ok(self) -> bool: ...
+
+    @property
+    def detail(self) -> str: ...
+
+
+def print_checks(lines: Sequence[CheckLine], prefix: str = "") -> int:
+    """A line each; 1 where one failed."""
+    from rich.markup import escape
+
+    out = console()
+    for line in lines:
+        mark = "[green]ok[/]    " if line.ok else "[red]FAILED[/]"
+        out.print(f"{mark} {escape(f'{prefix}{line.what}: {line.detail}')}", highlight=False, soft_wrap=True)
+    return int(not all(line.ok for line in lines))
 
 
 # ---------------------------------------------------------------- run
@@ -200,6 +243,48 @@ def signals_set(stop: Stop) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+# ---------------------------------------------------------------- sample, predict, verify
+
+
+def do_sample(chosen: argparse.Namespace) -> int:
+    from PIL import Image
+
+    from engram.errors import unknown
+    from engram.experiment.reopen import demand_classes, reopen, sample_grid
+
+    if chosen.per_class < 1:
+        raise ConfigError(f"--per-class {chosen.per_class} must be 1 or more")
+    run = reopen(chosen.run)
+    demand_classes(run)
+    wanted = chosen.classes.split(",") if chosen.classes else list(run.names)
+    for name in wanted:
+        if name not in run.names:
+            raise unknown("class", name, run.names)
+    sheet = sample_grid(run, [run.names.index(name) for name in wanted], chosen.per_class, chosen.seed)
+    picture = Image.fromarray(sheet[0].numpy() if run.channels == 1 else sheet.permute(1, 2, 0).contiguous().numpy())
+    picture = picture.resize((picture.width * 2, picture.height * 2), Image.Resampling.NEAREST)
+    try:
+        picture.save(chosen.out)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--out {chosen.out} cannot be written ({error}); name a .png file") from error
+    print(f"{chosen.out}: {', '.join(wanted)}")
+    return 0
+
+
+def do_predict(chosen: argparse.Namespace) -> int:
+    from engram.experiment.reopen import predict, reopen
+
+    for answer in predict(reopen(chosen.run), chosen.images):
+        print(f"{answer.path}: {answer.name} ({100 * answer.probability:.1f} %)")
+    return 0
+
+
+def do_verify(chosen: argparse.Namespace) -> int:
+    from engram.experiment.reopen import verify
+
+    return print_checks(verify(chosen.run))
+
+
 # ---------------------------------------------------------------- data
 
 
@@ -254,18 +339,9 @@ def do_data_fetch(chosen: argparse.Namespace) -> int:
 
 
 def do_data_check(chosen: argparse.Namespace) -> int:
-    from rich.markup import escape
-
     from engram.data.datasets import check
 
-    failed = False
-    out = console()
-    for name in chosen.name:
-        for line in check(name):
-            mark = "[green]ok[/]    " if line.ok else "[red]FAILED[/]"
-            out.print(f"{mark} {escape(f'{name}: {line.what}: {line.detail}')}", highlight=False, soft_wrap=True)
-            failed = failed or not line.ok
-    return int(failed)
+    return max(print_checks(check(name), f"{name}: ") for name in chosen.name)
 
 
 # ---------------------------------------------------------------- list

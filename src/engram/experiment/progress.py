@@ -131,7 +131,7 @@ class Watch:
         if not self.console.is_terminal:
             return
         self.epochs = f"epoch {clock.epoch + 1}/{clock.epochs}"
-        self._update(clock.share)
+        self._update(clock.share_of_task)
 
     def epoch(self, record: Record) -> None:
         self.losses = "  ".join(f"{name} {value:.4f}" for name, value in record["losses"].items())

@@ -245,6 +245,10 @@ class _Experiment:
         if self.stop.asked:
             raise Interrupted
 
+    def note(self, kind: str, **facts: Any) -> None:
+        """A fact of the learner's own."""
+        self._note(kind, task=self.task, **facts)
+
     # what is written
 
     def _note(self, kind: str, **fields: Any) -> dict[str, Any]:
@@ -258,11 +262,12 @@ class _Experiment:
             dataset=describe_data(dataset),
             method=self.config.method,
             bound=self.method.bound,
-            strict=self.method.strict,
+            strict=self.method.is_strict(self.config.method_settings),
             seed=self.config.seed,
             order_seed=self.config.order_seed,
             tasks=[list(task) for task in stream.tasks],
             class_names=list(dataset.class_names),
+            channels=dataset.channels,
             images=stream.sizes,
         )
 

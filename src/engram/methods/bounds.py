@@ -29,7 +29,7 @@ class Plain:
     def learn(self, task: Task, *, observe: Observer) -> None:
         if not self.solver.clock.running:
             self.solver.begin(len(task.seen), task=task.index, images=len(task), start=self.start)
-        self.solver.fit(task.images, task.targets, task=task.index, observe=observe)
+        self.solver.fit(lambda _: (task.images, task.targets), task=task.index, observe=observe)
 
     def scores(self, images: torch.Tensor) -> torch.Tensor:
         return self.solver.scores(images)

@@ -31,7 +31,7 @@ class Surroundings:
 
 
 class Observer(Protocol):
-    """Whom a learner tells how it is getting on. Both calls may save the learner, and may stop it."""
+    """Whom a learner tells how it is getting on. `batch` and `epoch` may save the learner, and may stop it."""
 
     def batch(self, clock: Clock) -> None:
         """A step is done and the clock stands at the next one."""
@@ -39,6 +39,10 @@ class Observer(Protocol):
 
     def epoch(self, losses: Mapping[str, float]) -> None:
         """An epoch is done; its mean losses."""
+        ...
+
+    def note(self, kind: str, **facts: Any) -> None:
+        """A fact for the records. The same facts for the same seed: no clock times."""
         ...
 
 
@@ -49,6 +53,9 @@ class Silent:
         pass
 
     def epoch(self, losses: Mapping[str, float]) -> None:
+        pass
+
+    def note(self, kind: str, **facts: Any) -> None:
         pass
 
 
@@ -89,6 +96,10 @@ class Method:
     bound: Literal["upper", "lower"] | None = None
     """A yardstick rather than a contender."""
 
+    def is_strict(self, settings: Any) -> bool:
+        """Strict, unless the settings relax it by storing real images."""
+        return self.strict and not getattr(settings, "stores_images", False)
+
     @property
     def given_all_data(self) -> bool:
         """Joint training alone: every task brings the images of all classes so far."""
@@ -105,6 +116,9 @@ class Clock:
     """How many batches an epoch has."""
     epoch: int = 0
     batch: int = 0
+    begins: float = 0.0
+    ends: float | None = None
+    """Which part of the task this clock covers, for the display; None: to the end."""
     totals: dict[str, torch.Tensor] = field(default_factory=dict)
     """Sums of the losses over this epoch's batches so far, kept where the losses are to avoid waiting for a device."""
 
@@ -114,16 +128,21 @@ class Clock:
 
     @property
     def share(self) -> float:
-        """How much of the task is done, 0 to 1."""
+        """How much of this clock's epochs is done, 0 to 1."""
         return (self.epoch + self.batch / self.batches) / self.epochs
+
+    @property
+    def share_of_task(self) -> float:
+        """How much of the task is done, 0 to 1, where the clock covers a part of it."""
+        return self.begins + (1 - self.begins if self.ends is None else self.ends - self.begins) * self.share
 
     def means(self) -> dict[str, float]:
         """Mean losses over this epoch's batches so far."""
         return {name: total.item() / max(self.batch, 1) for name, total in self.totals.items()}
 
     def state(self) -> State:
-        counts = {"epochs": self.epochs, "batches": self.batches, "epoch": self.epoch, "batch": self.batch}
-        return {"counts": counts, "totals": dict(self.totals)}
+        names = ("epochs", "batches", "epoch", "batch", "begins", "ends")
+        return {"counts": {name: getattr(self, name) for name in names}, "totals": dict(self.totals)}
 
     @classmethod
     def of(cls, state: State, device: torch.device) -> Clock:

@@ -8,11 +8,14 @@ from typing import Any
 from engram.config import Config, compose, preset_settings
 from engram.errors import unknown
 from engram.methods.bounds import FINETUNE, JOINT
+from engram.methods.dgm import DGMA, DGMW
 from engram.methods.learner import Method
 
 METHODS: dict[str, Method] = {
     "joint": JOINT,
     "finetune": FINETUNE,
+    "dgmw": DGMW,
+    "dgma": DGMA,
 }
 
 
@@ -26,7 +29,7 @@ def find_method(name: str) -> Method:
 def configure(
     *,
     dataset: str = "digits",
-    method: str = "joint",
+    method: str = "dgmw",
     preset: str = "auto",
     seed: int = 0,
     order_seed: int | None = None,

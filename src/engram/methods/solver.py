@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -13,6 +14,9 @@ from engram.config import TrainingConfig
 from engram.methods.learner import Clock, Observer, State, Surroundings, tick
 from engram.nets.dcgan import GrowingHead, Trunk
 from engram.seeding import generator
+
+Examples = tuple[torch.Tensor, torch.Tensor]
+"""(N, C, 32, 32) uint8 images, (N,) columns of the answer"""
 
 
 class Solver:
@@ -44,22 +48,25 @@ class Solver:
         self.optimiser = adam(self.net, training)
         self.clock = Clock(epochs=training.epochs, batches=max(1, images // training.batch_size))
 
-    def fit(self, images: torch.Tensor, targets: torch.Tensor, *, task: int, observe: Observer) -> None:
-        """Cross-entropy on the images, from where the clock stands to the end of the task."""
+    def fit(self, data: Callable[[int], Examples], *, task: int, observe: Observer) -> None:
+        """Cross-entropy on an epoch's images and targets, from where the clock stands to the end of the task."""
         training, seed, device = self.around.training, self.around.seed, self.around.device
-        order = torch.empty(0)
-        ordered = -1
+        images = targets = order = torch.empty(0)
+        ready = -1
 
         def step(epoch: int, batch: int) -> dict[str, torch.Tensor]:
-            nonlocal order, ordered
-            if ordered != epoch:
+            nonlocal images, targets, order, ready
+            if ready != epoch:
+                images, targets = data(epoch)
                 order = torch.randperm(len(images), generator=generator(seed, "batches", task, epoch))
-                ordered = epoch
+                ready = epoch
             rows = order[batch * training.batch_size : (batch + 1) * training.batch_size]
             x = normalise(images[rows].to(device))
             if training.augment != "none":
                 draws = generator(seed, "augment", task, epoch, batch)
                 x = augment(x, mirror=training.augment == "photo", generator=draws)
+                if training.augment == "strong":
+                    x = disturb(x, generator=draws)
             set_rate(self.optimiser, training, self.clock.share)
             loss = F.cross_entropy(self.net(x), targets[rows].to(device), label_smoothing=training.label_smoothing)
             self.optimiser.zero_grad()
@@ -77,6 +84,13 @@ class Solver:
         self.net.eval()
         scores: torch.Tensor = self.net(normalise(images.to(self.around.device)))
         return scores
+
+    @torch.inference_mode()
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, 32, 32) uint8 -> (B, features), what the trunk makes of them."""
+        self.net.eval()
+        features: torch.Tensor = self.net[0](normalise(images.to(self.around.device)))
+        return features.cpu()
 
     def state(self) -> State:
         return {
@@ -123,6 +137,19 @@ def augment(x: torch.Tensor, *, mirror: bool, generator: torch.Generator) -> tor
         maps[:, 0] *= torch.randint(0, 2, (len(x), 1), generator=generator) * 2 - 1
     grid = F.affine_grid(maps.to(x), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+def disturb(x: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+    """Random contrast, brightness and noise for every image, (B, C, H, W) -> the same shape, within [-1, 1].
+
+    Contrast has a standard deviation of 0.3 (at least a fifth is left), brightness one of 0.15; the noise's own
+    standard deviation is uniform between 0 and 0.15.
+    """
+    tone = torch.randn(len(x), 2, 1, 1, 1, generator=generator)
+    strength = torch.rand(len(x), 1, 1, 1, generator=generator) * 0.15
+    noise = torch.randn(x.shape, generator=generator) * strength
+    contrast = (1 + 0.3 * tone[:, 0]).clamp(min=0.2)
+    return (x * contrast.to(x) + (0.15 * tone[:, 1]).to(x) + noise.to(x)).clamp_(-1, 1)
 
 
 def adam(net: nn.Module, training: TrainingConfig) -> torch.optim.AdamW:

@@ -19,13 +19,21 @@ Norm = Literal["batch", "none"]
 
 
 class Trunk(nn.Module):
-    """Three 5x5 convolutions of stride 2 with leaky ReLU 0.2."""
+    """Three convolutions of stride 2, 5x5 in the paper, with leaky ReLU 0.2."""
 
-    def __init__(self, channels: int, width: int = 32, *, norm: Norm = "batch", generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        channels: int,
+        width: int = 32,
+        *,
+        kernel: int = 5,
+        norm: Norm = "batch",
+        generator: torch.Generator,
+    ) -> None:
         super().__init__()
         widths = [channels, width, 2 * width, 4 * width]
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(a, b, kernel_size=5, stride=2, padding=2, bias=norm == "none")
+            nn.Conv2d(a, b, kernel_size=kernel, stride=2, padding=(kernel - 1) // 2, bias=norm == "none")
             for a, b in itertools.pairwise(widths)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(b) if norm == "batch" else nn.Identity() for b in widths[1:])

@@ -1,0 +1,171 @@
+"""Opening a finished or stopped run again: its learner, to sample, to predict and to verify."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.config import Config
+from engram.data.datasets import load, resize
+from engram.data.formats import decode_image
+from engram.errors import ConfigError, EngramError, RunError
+from engram.experiment import checkpoint
+from engram.experiment.folder import read_origin
+from engram.experiment.records import Record, read_records
+from engram.experiment.run import prepare
+from engram.methods.learner import Learner, Surroundings
+from engram.methods.registry import find_method
+from engram.seeding import generator
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run as its last checkpoint left it."""
+
+    folder: Path
+    config: Config
+    records: list[Record]
+    learner: Learner
+    state: dict[str, Any]
+    names: tuple[str, ...]
+    """Names of the classes that the learner can answer, in order of appearance."""
+    channels: int
+
+
+def reopen(folder: Path) -> OpenRun:
+    """The run in this folder; every file is checked on the way."""
+    origin = read_origin(folder)
+    records = list(read_records(folder))
+    saved = checkpoint.load(folder)
+    if saved is None or not records or records[0]["kind"] != "run":
+        raise RunError(f"{folder} has not learned anything yet; go on with: engram run --resume --out {folder}")
+    head = records[0]
+    device = prepare(origin.config.runtime)
+    method = find_method(origin.config.method)
+    around = Surroundings(
+        head["channels"], origin.config.training, origin.config.method_settings, origin.config.seed, device
+    )
+    learner = method.build(around)
+    learner.load(saved.state)
+    seen = [c for task in head["tasks"][: saved.meta["task"]] for c in task]
+    names = tuple(head["class_names"][c] for c in seen)
+    return OpenRun(folder, origin.config, records, learner, saved.state, names, head["channels"])
+
+
+# ---------------------------------------------------------------- predict
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one image file."""
+
+    path: Path
+    name: str
+    probability: float
+
+
+def predict(run: OpenRun, paths: Sequence[Path]) -> Iterator[Prediction]:
+    """Class and probability for image files of any size, over all classes the run has learned."""
+    demand_classes(run)
+    for path in paths:
+        image = resize(decode_image(path, run.channels)[None])
+        probabilities = torch.softmax(run.learner.scores(image)[0].float(), 0)
+        best = int(probabilities.argmax())
+        yield Prediction(path, run.names[best], float(probabilities[best]))
+
+
+def demand_classes(run: OpenRun) -> None:
+    if not run.names:
+        raise RunError(f"{run.folder} has not finished a task; go on with: engram run --resume --out {run.folder}")
+
+
+# ---------------------------------------------------------------- verify
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `engram verify`."""
+
+    what: str
+    ok: bool
+    detail: str
+
+
+def verify(folder: Path) -> list[Check]:
+    """Integrity, retention and strictness of a run; a broken one stops the checks that need it whole."""
+    try:
+        run = reopen(folder)
+    except EngramError as error:
+        return [Check("integrity", False, str(error))]
+    lines = [Check("integrity", True, f"{len(run.records)} records, checkpoint after task {_tasks_done(run)}")]
+    retention = getattr(run.learner, "retention", None)
+    if retention is None:
+        lines.append(Check("retention", True, f"{run.config.method} keeps no engrams: nothing to compare"))
+    else:
+        changed = retention()
+        detail = f"{len(run.names)} classes, images for fixed noise compared bit by bit"
+        if changed:
+            detail = f"images of {', '.join(run.names[c] for c in changed)} are not what they were"
+        lines.append(Check("retention", not changed, detail))
+    lines.append(_strictness(run))
+    return lines
+
+
+def _tasks_done(run: OpenRun) -> int:
+    return sum(record["kind"] == "task" for record in run.records)
+
+
+def _strictness(run: OpenRun) -> Check:
+    """Look for training images, byte by byte, in everything that the run keeps."""
+    try:
+        dataset = load(run.config.dataset, holdout=run.config.stream.holdout)
+    except EngramError as error:
+        return Check("strictness", True, f"not checked, the data is not here ({error})")
+    known = {_print(image) for image in dataset.take_train().images}
+    shape = (dataset.channels, 32, 32)
+    stored = sum(
+        _print(image) in known
+        for tensor in _tensors(run.state)
+        if tensor.dim() == 4 and tuple(tensor.shape[1:]) == shape
+        for image in tensor
+    )
+    method = find_method(run.config.method)
+    if method.is_strict(run.config.method_settings):
+        return Check("strictness", stored == 0, f"{stored} training images in the state, of {len(known)} looked for")
+    return Check("strictness", True, f"{run.config.method} is not strict: it stores {method.stores}; {stored} found")
+
+
+def _print(image: Tensor) -> bytes:
+    if image.is_floating_point():
+        image = image.add(1).mul(127.5).round().clamp(0, 255)
+    return hashlib.blake2b(image.to(torch.uint8).contiguous().numpy().tobytes(), digest_size=16).digest()
+
+
+def _tensors(node: Any) -> Iterator[Tensor]:
+    if isinstance(node, Tensor):
+        yield node
+    elif isinstance(node, dict):
+        for value in node.values():
+            yield from _tensors(value)
+
+
+# ---------------------------------------------------------------- sample
+
+
+def sample_grid(run: OpenRun, columns: Sequence[int], per_class: int, seed: int) -> Tensor:
+    """(C, rows * 34 + 2, per_class * 34 + 2) uint8: a class a row, images in columns, two dark pixels between."""
+    draw = getattr(run.learner, "sample", None)
+    if draw is None:
+        raise ConfigError(f"{run.config.method} has no generator to sample from; take a run of dgmw or dgma")
+    images = draw(columns, per_class, generator=generator(seed, "sample"))
+    sheet = torch.zeros(run.channels, len(columns) * 34 + 2, per_class * 34 + 2, dtype=torch.uint8)
+    for number, image in enumerate(images):
+        row, column = divmod(number, per_class)
+        sheet[:, row * 34 + 2 : row * 34 + 34, column * 34 + 2 : column * 34 + 34] = image
+    return sheet

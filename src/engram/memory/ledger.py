@@ -1,0 +1,24 @@
+"""What the memory costs, in bytes by part, as it would lie on disc. Nothing is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from engram.memory.generative import Engram
+from engram.nets.generator import PlasticGenerator
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def ledger(net: PlasticGenerator, engrams: Sequence[Engram]) -> dict[str, int]:
+    """Bytes of the shared weights, and of all engrams' packed masks, heads and normalisation."""
+    return {
+        "weights": _bytes(layer.weight for layer in net.plastic),
+        "masks": _bytes(mask for engram in engrams for mask in engram.masks),
+        "heads": _bytes(part for engram in engrams for part in (engram.head, engram.bias)),
+        "normalisation": _bytes(part for engram in engrams for part in (*engram.scales, *engram.shifts)),
+    }

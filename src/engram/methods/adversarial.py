@@ -1,0 +1,88 @@
+"""The critic's and the generator's steps, shared by the generative methods.
+
+    critic      E[D(fake)] - E[D(real)] + lambda_GP * penalty / share of steps that have one  (+ class term)
+    generator   -E[D(fake)] + lambda_aux * class term on fakes + whatever the method adds
+
+One step draws one batch of fakes and uses it for both, the critic first: the generator's graph is built once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from engram.nets.dcgan import GrowingHead, Trunk
+from engram.plastic.losses import critic_loss, generator_loss, gradient_penalty
+
+
+class Critic(nn.Module):
+    """A trunk without normalisation (a penalty per image forbids mixing images), one score, and class scores."""
+
+    def __init__(self, channels: int, classes: int, *, width: int, kernel: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.trunk = Trunk(channels, width, kernel=kernel, norm="none", generator=generator)
+        self.score = GrowingHead(self.trunk.features)
+        self.score.grow(1, generator=generator)
+        self.classes = GrowingHead(self.trunk.features)
+        self.classes.grow(classes, generator=generator)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, C, 32, 32) -> scores (B,), class scores (B, classes)."""
+        features = self.trunk(x)
+        return self.score(features).squeeze(1), self.classes(features)
+
+    def judge(self, x: Tensor) -> Tensor:
+        """The score alone."""
+        return self.score(self.trunk(x)).squeeze(1)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class CriticTerms:
+    """What the critic's step adds up; None: not in this step."""
+
+    adversarial: Tensor
+    penalty: Tensor | None
+    classes: Tensor | None
+
+
+def critic_terms(
+    critic: Critic,
+    real: Tensor,
+    fake: Tensor,
+    *,
+    targets: Tensor | None = None,
+    replay: tuple[Tensor, Tensor] | None = None,
+    penalty: bool,
+    generator: torch.Generator,
+) -> CriticTerms:
+    """Real, fake and replayed images in one pass.
+
+    The class term, where `targets` of the real images are given, is over real and replayed ones (images, targets).
+    """
+    old, old_targets = replay if replay is not None else (real[:0], None)
+    scores, classes = critic(torch.cat([real, fake, old]))
+    count = len(real)
+    class_term = None
+    if targets is not None:
+        answers, truth = classes[:count], targets
+        if old_targets is not None:
+            answers, truth = torch.cat([answers, classes[2 * count :]]), torch.cat([truth, old_targets])
+        class_term = F.cross_entropy(answers, truth)
+    return CriticTerms(
+        adversarial=critic_loss(scores[:count], scores[count : 2 * count]),
+        penalty=gradient_penalty(critic.judge, real, fake, generator=generator) if penalty else None,
+        classes=class_term,
+    )
+
+
+def generator_terms(critic: Critic, fake: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The generator's adversarial term and its class term. The critic is held still: its gradients are not computed."""
+    critic.requires_grad_(False)
+    try:
+        scores, classes = critic(fake)
+    finally:
+        critic.requires_grad_(True)
+    return generator_loss(scores), None if targets is None else F.cross_entropy(classes, targets)

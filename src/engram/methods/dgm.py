@@ -1,0 +1,317 @@
+"""Dynamic Generative Memory (Ostapenko et al. 2019), both variants: DGMw masks weights, DGMa masks units.
+
+A task is learned in three movements:
+
+    masks, polish   a GAN on the task's images imprints it into the plastic generator (imprint.py)
+    solve           consolidate into an engram, reserve, grow; then learn to answer from images of *all* classes
+
+`solver=symmetric` (default) is ours: the solver sees generated images only, of the newest class too. Where past classes
+are generated and the current one is real, a classifier learns to tell real from generated and calls every real test
+image the newest class; evidence in which every class looks alike in kind has no such short cut. `solver=shared` is the
+paper's: the critic's class output answers, trained on the task's real images and replayed ones within the GAN training.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from engram.data.stream import Task
+from engram.memory.exemplars import Exemplars, herd, pick
+from engram.memory.generative import (
+    ClassNet,
+    Engram,
+    consolidate,
+    engram_of,
+    engram_state,
+    extract,
+    fingerprint,
+    sample,
+    shared_weights,
+)
+from engram.memory.ledger import ledger
+from engram.methods.adversarial import Critic
+from engram.methods.dgm_settings import DGMaSettings, DGMwSettings
+from engram.methods.imprint import Imprint, new_critic
+from engram.methods.learner import Clock, Method, Observer, State, Surroundings, tick
+from engram.methods.solver import Examples, Solver, normalise
+from engram.nets.generator import PlasticGenerator
+from engram.plastic.masks import Variant
+from engram.seeding import generator
+
+GAN_SHARE = 0.8
+"""Roughly how much of a task's time goes into the generator; for the display only."""
+
+
+class DGM:
+    """The learner: a plastic generator, its engrams, and a solver."""
+
+    def __init__(self, around: Surroundings, *, variant: Variant) -> None:
+        self.around, self.variant = around, variant
+        self.settings: DGMwSettings = around.settings
+        self.stage: Literal["idle", "imprint", "solve"] = "idle"
+        self.clock = Clock()
+        """Of the imprinting; the solver has its own."""
+        self.net = PlasticGenerator(
+            around.channels,
+            width=self.settings.width,
+            noise=self.settings.noise,
+            variant=variant,
+            generator=generator(around.seed, "generator"),
+        ).to(around.device)
+        self.imprint: Imprint | None = None
+        self.engrams: list[Engram] = []
+        self.nets: list[ClassNet] = []
+        """One compact network per class seen, in order of appearance; derived from engrams and weights."""
+        self.solver = Solver(around)
+        self.judge: nn.Module | None = None
+        """The solver as it was at the start of the epoch: it says which generated images are replayed."""
+        self.answering: Critic | None = None
+        """The last task's critic, where it is the solver."""
+        self.exemplars = Exemplars()
+        self.real_share = 0.0
+        """Share of real images in the replay; 0 in the strict setting."""
+        self.pool: tuple[int, Examples] | None = None
+        """Replayed images of one epoch, for the paper's solver; derived, not state."""
+
+    @property
+    def shared(self) -> bool:
+        """The paper's solver: the critic's class output."""
+        return self.settings.solver == "shared"
+
+    def learn(self, task: Task, *, observe: Observer) -> None:
+        if self.stage == "idle":
+            known = len(task.seen) if self.shared else len(task.classes)
+            self.imprint = Imprint(self.net, self.around, task=task.index, classes=len(task.classes), known=known)
+            self.clock = Clock(epochs=self.settings.epochs, batches=self.settings.steps, ends=GAN_SHARE)
+            self.stage = "imprint"
+        if self.stage == "imprint":
+            tick(self.clock, partial(self._imprint_step, task), _MaskNotes(observe, self))
+            self._consolidate(task, observe)
+        if len(task.seen) > 1 and not self.shared:  # a single class needs no solver
+            self.solver.fit(partial(self._lessons, task.index), task=task.index, observe=observe)
+        self.solver.clock, self.judge, self.stage = Clock(), None, "idle"
+
+    def scores(self, images: Tensor) -> Tensor:
+        if self.answering is None:
+            return self.solver.scores(images)
+        with torch.inference_mode():
+            return self.answering(normalise(images.to(self.around.device)))[1]  # type: ignore[no-any-return]
+
+    def sample(self, columns: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
+        """(len(columns) * count, C, 32, 32) uint8, class by class, from the engrams alone."""
+        return torch.cat([sample(self.nets[column], count, generator=generator) for column in columns])
+
+    def retention(self) -> list[int]:
+        """Columns whose images for fixed noise are not, to the bit, what they were when their task ended."""
+        weights = shared_weights(self.net)
+        return [
+            column
+            for engram in self.engrams
+            for net, column, known in zip(extract(engram, weights), engram.columns, engram.fingerprints, strict=True)
+            if fingerprint(net, column) != known
+        ]
+
+    # ---------------------------------------------------------------- imprint, consolidate, grow
+
+    def _imprint_step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+        assert self.imprint is not None
+        return self.imprint.step(task, epoch, batch, self._past(task, epoch, batch) if self.shared else None)
+
+    @torch.no_grad()
+    def _consolidate(self, task: Task, observe: Observer) -> None:
+        """From a trained task to an engram; what it opened is reserved, and the network grows by as much."""
+        assert self.imprint is not None
+        seed, masks = self.around.seed, self.imprint.finish(task.index)
+        draws = generator(seed, "consolidate", task.index)
+        engram = consolidate(self.net, masks, task.columns, batches=self.settings.statistics, generator=draws)
+        usage = [layer.reserve_(mask) for layer, mask in zip(self.net.plastic, masks, strict=True)]
+        before = [(layer.weight.numel(), layer.size().units) for layer in self.net.plastic]
+        self.net.private = None
+        self.net.grow_(generator=generator(seed, "grow", task.index))
+        self.engrams.append(engram)
+        self.nets += extract(engram, shared_weights(self.net))
+        self.answering = self.imprint.critic if self.shared else None
+        self.imprint = self.pool = None
+        if self.settings.stores_images:
+            self._store(task)
+        after = [(layer.weight.numel(), layer.size().units) for layer in self.net.plastic]
+        layers = [
+            {**vars(use), "weights_before": a[0], "weights_after": b[0], "units_before": a[1], "units_after": b[1]}
+            for use, a, b in zip(usage, before, after, strict=True)
+        ]
+        observe.note("growth", layers=layers)
+        observe.note("memory", bytes=ledger(self.net, self.engrams) | {"exemplars": self.exemplars.bytes})
+        observe.note("retention", classes=len(self.nets), changed=self.retention())
+        self.clock = Clock()
+        self.solver.begin(len(task.seen), task=task.index, images=self.settings.replay, start="warm")
+        self.solver.clock.begins = GAN_SHARE
+        self.stage = "solve"
+
+    def _store(self, task: Task) -> None:
+        """The relaxed setting: keep some real images of the task's classes; K is shared out anew among all."""
+        mean = len(task) // len(task.classes)
+        per_class = self.settings.K // len(task.seen) if self.settings.K else round(self.settings.r * mean)
+        self.exemplars.shrink(per_class)
+        for column in task.columns:
+            rows = torch.nonzero(task.targets == column).squeeze(1)
+            if self.settings.selection == "herding":
+                features = [self.solver.features(task.images[some]) for some in torch.split(rows, 500)]
+                best = herd(torch.cat(features), per_class)
+            else:
+                best = pick(per_class, len(rows), generator=generator(self.around.seed, "store", column))
+            self.exemplars.add(column, task.images[rows[best]])
+        self.real_share = min(1.0, per_class / mean)
+
+    # ---------------------------------------------------------------- replay
+
+    def _lessons(self, task: int, epoch: int) -> Examples:
+        """What the solver learns from in an epoch."""
+        if self.solver.clock.batch == 0:  # else resumed within the epoch: the judge was saved with it
+            chooses = epoch > 0 and self.settings.keep < 1
+            self.judge = copy.deepcopy(self.solver.net).eval() if chooses else None
+        return self._replay(task, epoch, self.settings.replay)
+
+    def _past(self, task: Task, epoch: int, batch: int) -> Examples | None:
+        """A batch of replayed images, evenly over the past classes, for the paper's solver; always of one size."""
+        if not self.nets:
+            return None
+        size = self.settings.batch_size
+        if self.pool is None or self.pool[0] != epoch:
+            images, targets = self._replay(task.index, epoch, size * self.settings.steps)
+            order = torch.randperm(len(images), generator=generator(self.around.seed, "pool", task.index, epoch))
+            self.pool = epoch, (images[order], targets[order])
+        some = slice(batch * size, (batch + 1) * size)
+        images, targets = self.pool[1]
+        return normalise(images[some].to(self.around.device)), targets[some].to(self.around.device)
+
+    def _replay(self, task: int, epoch: int, total: int) -> Examples:
+        """Images of every class that has an engram, evenly, fresh for every epoch."""
+        count, rest = divmod(total, len(self.nets))
+        images, targets = [], []
+        for column, net in enumerate(self.nets):
+            draws = generator(self.around.seed, "replay", task, epoch, column)
+            some = count + (column < rest)
+            real = round(self.real_share * some)
+            images.append(self._draw(net, column, some - real, draws))
+            if real:
+                images.append(self.exemplars.draw(column, real, generator=draws))
+            targets.append(torch.full((some,), column))
+        return torch.cat(images), torch.cat(targets)
+
+    def _draw(self, net: ClassNet, column: int, count: int, draws: torch.Generator) -> Tensor:
+        """Generated images of a class, the doubtful ones left out where there is a judge."""
+        if self.judge is None:
+            return sample(net, count, generator=draws)
+        images = sample(net, math.ceil(count / self.settings.keep), generator=draws)
+        with torch.inference_mode():
+            sure = [
+                F.log_softmax(self.judge(normalise(some.to(self.around.device))), 1)[:, column].cpu()
+                for some in torch.split(images, 500)
+            ]
+        return images[torch.cat(sure).argsort(descending=True, stable=True)[:count]]
+
+    # ---------------------------------------------------------------- state
+
+    def state(self) -> State:
+        state: State = {
+            "stage": self.stage,
+            "clock": self.clock.state(),
+            "solver": self.solver.state(),
+            "layers": {str(n): dict(layer.state_dict()) for n, layer in enumerate(self.net.plastic)},
+            "engrams": {str(n): engram_state(engram) for n, engram in enumerate(self.engrams)},
+            "exemplars": self.exemplars.state(),
+            "real_share": self.real_share,
+        }
+        if self.imprint is not None:
+            state["imprint"] = self.imprint.state()
+        if self.judge is not None:
+            state["judge"] = dict(self.judge.state_dict())
+        if self.answering is not None:
+            state["answering"] = {
+                "known": self.answering.classes.classes,
+                "net": dict(self.answering.state_dict()),
+            }
+        return state
+
+    def load(self, state: State) -> None:
+        device = self.around.device
+        self.stage = state["stage"]
+        self.clock = Clock.of(state["clock"], device)
+        self.solver.load(state["solver"])
+        for layer, saved in zip(self.net.plastic, state["layers"].values(), strict=True):
+            layer.weight = nn.Parameter(saved["weight"].to(device))
+            layer.embedding = nn.Parameter(saved["embedding"].to(device))
+            layer.reserved = saved["reserved"].to(device)
+            layer.start_free = saved["start_free"].to(device)
+        self.engrams = [engram_of(saved) for saved in state["engrams"].values()]
+        self.nets = [net for engram in self.engrams for net in extract(engram, shared_weights(self.net))]
+        self.exemplars, self.real_share = Exemplars.of(state["exemplars"]), state["real_share"]
+        self.imprint = self.pool = self.judge = self.answering = self.net.private = None
+        if "imprint" in state:
+            self.imprint = Imprint.of(state["imprint"], self.net, self.around)
+        if "judge" in state:
+            self.judge = copy.deepcopy(self.solver.net).eval()
+            self.judge.load_state_dict(state["judge"])
+        if "answering" in state:
+            self.answering = new_critic(self.around, state["answering"]["known"], 0)
+            self.answering.load_state_dict(state["answering"]["net"])
+
+
+class _MaskNotes:
+    """An observer's observer: notes the state of the masks before it passes an epoch on."""
+
+    def __init__(self, observe: Observer, dgm: DGM) -> None:
+        self.observe, self.dgm = observe, dgm
+        self.batch, self.note = observe.batch, observe.note
+
+    def epoch(self, losses: Mapping[str, float]) -> None:
+        imprint = self.dgm.imprint
+        assert imprint is not None
+        if not imprint.fixed:
+            done = min(self.dgm.clock.epoch, imprint.mask_epochs)
+            s = imprint.scale_at_end(done)
+            masks = [layer.soft_mask(s).detach() for layer in self.dgm.net.plastic]
+            self.note(
+                "mask",
+                epoch=done,
+                s=s,
+                occupancy=[round(mask.mean().item(), 6) for mask in masks],
+                sample=[[round(v, 4) for v in _spread(mask, MASK_SAMPLE)] for mask in masks],
+            )
+        self.observe.epoch(losses)
+
+
+MASK_SAMPLE = 16
+"""Mask entries per layer whose values are recorded after each epoch, always the same ones."""
+
+
+def _spread(mask: Tensor, count: int) -> list[float]:
+    """Values at evenly spread places."""
+    flat = mask.flatten()
+    places = torch.linspace(0, flat.numel() - 1, min(count, flat.numel())).round().long()
+    return [float(value) for value in flat[places].tolist()]
+
+
+DGMW = Method(
+    build=partial(DGM, variant="weights"),
+    settings=DGMwSettings,
+    summary="Dynamic Generative Memory with masks over single weights",
+    stores="a generator and a mask per task",
+    source="Ostapenko et al. 2019",
+)
+
+DGMA = Method(
+    build=partial(DGM, variant="units"),
+    settings=DGMaSettings,
+    summary="Dynamic Generative Memory with masks over units",
+    stores="a generator and a mask per task",
+    source="Ostapenko et al. 2019",
+)

@@ -1,0 +1,215 @@
+"""Imprinting one task into the plastic generator: the first two movements of Dynamic Generative Memory.
+
+    masks    WGAN-GP on the task's images; weights and masks learn together while s anneals
+    polish   the masks are binary and fixed; the weights they open go on learning at a falling rate, and their moving
+             average is what remains
+
+Gradients of weights that earlier tasks rely on are closed throughout (Eq. 5). The optimisers start fresh with the
+task, so a closed gradient is a closed weight, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engram.data.stream import Task
+from engram.errors import DivergedError
+from engram.memory.generative import alive_units, prune
+from engram.methods.adversarial import Critic, critic_terms, generator_terms
+from engram.methods.dgm_settings import DGMwSettings
+from engram.methods.learner import State, Surroundings
+from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
+from engram.nets.generator import PlasticGenerator
+from engram.plastic.losses import alpha, sparsity
+from engram.plastic.schedule import s_max_of_epoch, unit_scale, weight_scale
+from engram.seeding import generator
+
+
+class Imprint:
+    """One task's training of the generator: its critic, its optimisers, its masks.
+
+    `known` is how many classes the critic tells apart: the task's own, or all seen where it is the solver as well.
+    """
+
+    def __init__(self, net: PlasticGenerator, around: Surroundings, *, task: int, classes: int, known: int) -> None:
+        self.net, self.around, self.known = net, around, known
+        self.settings: DGMwSettings = around.settings
+        net.begin(classes, generator=generator(around.seed, "private", task))
+        self.critic = new_critic(around, known, task)
+        self.optimisers = {
+            name: torch.optim.Adam(module.parameters(), lr=self.settings.learning_rate, betas=(0.5, 0.999), fused=True)
+            for name, module in (("critic", self.critic), ("generator", net))
+        }
+        self.fixed: list[Tensor] = []
+        """The binary masks, once they are fixed."""
+        self.alive: list[Tensor] = []
+        self.averaged: list[Tensor] = []
+        entries = sum(layer.embedding.numel() for layer in net.plastic)
+        self.pressure = self.settings.lambda_ru * alpha(
+            entries, entries - sum(layer.size().reserved for layer in net.plastic)
+        )
+        """lambda_RU times alpha = S_t / S_free."""
+
+    def scale_at_end(self, epoch: int) -> float:
+        """s at the end of the epoch (counted from 1): s_max^i in both variants."""
+        return s_max_of_epoch(epoch, self.mask_epochs, self.settings.s_max)
+
+    @property
+    def mask_epochs(self) -> int:
+        """How many epochs the first movement has."""
+        return max(1, round(self.settings.masking * self.settings.epochs))
+
+    def step(self, task: Task, epoch: int, batch: int, replay: Examples | None = None) -> dict[str, Tensor]:
+        """One step of critic and generator, on one batch of fakes. `replay`: normalised images and their columns."""
+        settings, device = self.settings, self.around.device
+        draws = generator(self.around.seed, "gan", task.index, epoch, batch)
+        rows = torch.randint(len(task), (settings.batch_size,), generator=draws)
+        real = normalise(task.images[rows].to(device))
+        columns = task.targets[rows].to(device)
+        classes = columns - task.columns[0]  # within the task
+        targets = columns if self.known == len(task.seen) else classes
+        z = torch.randn(settings.batch_size, settings.noise, generator=draws).to(device)
+
+        if epoch >= self.mask_epochs and not self.fixed:
+            self.fix_masks(task.index)
+        s = s_max_i = 1.0
+        if self.fixed:
+            masks: Sequence[Tensor] = self.fixed
+            self._set_rate(epoch, batch)
+        else:
+            s_max_i = s_max_of_epoch(epoch + 1, self.mask_epochs, settings.s_max)
+            if self.net.variant == "weights":
+                s = weight_scale(epoch + 1, self.mask_epochs, batch + 1, settings.steps, settings.s_max)
+            else:
+                s = unit_scale(epoch + 1, self.mask_epochs, settings.s_max)
+            masks = self.net.soft_masks(s)
+        fake = self.net(z, classes, masks, alive=self.alive or None)
+
+        terms = critic_terms(
+            self.critic,
+            real,
+            fake.detach(),
+            targets=targets if self.known > 1 else None,
+            replay=replay,
+            penalty=batch % settings.penalty_every == 0,
+            generator=draws,
+        )
+        loss = terms.adversarial
+        if terms.penalty is not None:
+            loss = loss + settings.lambda_gp * settings.penalty_every * terms.penalty
+        if terms.classes is not None:
+            loss = loss + terms.classes
+        self.optimisers["critic"].zero_grad()
+        torch.autograd.backward(loss)
+        self.optimisers["critic"].step()
+
+        adversarial, aux = generator_terms(self.critic, fake, targets if len(task.classes) > 1 else None)
+        losses = {"critic": terms.adversarial, "generator": adversarial}
+        loss = adversarial
+        if aux is not None:
+            loss = loss + settings.lambda_aux * aux
+            losses["class"] = aux
+        if not self.fixed:
+            losses["sparsity"] = sparsity(zip(masks, [layer.reserved for layer in self.net.plastic], strict=True))
+            loss = loss + self.pressure * losses["sparsity"]
+        self.optimisers["generator"].zero_grad()
+        torch.autograd.backward(loss)
+        self._generator_step(s, s_max_i)
+        return losses
+
+    def _generator_step(self, s: float, s_max_i: float) -> None:
+        """Compensate, gate, step, clamp; then the moving average."""
+        before = None  # the noise counts as reserved
+        for layer in self.net.plastic:
+            if not self.fixed:
+                layer.compensate_gradients(s, s_max_i)
+            layer.gate_gradients(before)
+            before = layer.reserved if self.net.variant == "units" else None
+        self.optimisers["generator"].step()
+        if not self.fixed:
+            for layer in self.net.plastic:
+                layer.clamp_()
+        with torch.no_grad():
+            # entries that the gate holds are equal on both sides, and lerp between equals changes no bit
+            for mean, now in zip(self.averaged, self._voices() if self.averaged else [], strict=True):
+                mean.lerp_(now, 1 - self.settings.average)
+
+    def fix_masks(self, task: int) -> None:
+        """Binarise, leave out what cannot be heard, and see that something is left to choose."""
+        fixed = prune(self.net.binary_masks(), self.net.variant)
+        shares = [mask.float().mean().item() for mask in fixed]
+        if min(shares) == 0 or min(shares) == 1:
+            what, remedy = ("closed", "lower") if min(shares) == 0 else ("open", "raise")
+            raise DivergedError(
+                f"the masks of task {task + 1} have collapsed: all {what} (open shares by layer "
+                f"{', '.join(f'{share:.3f}' for share in shares)}); {remedy} method.lambda_ru"
+            )
+        self.fixed, self.alive = fixed, alive_units(fixed, self.net.variant)
+        for layer in self.net.plastic:
+            layer.embedding.grad = None  # no gradient, no step: the embeddings have done their work
+        if self.settings.average:
+            self.averaged = [parameter.detach().clone() for parameter in self._voices()]
+
+    @torch.no_grad()
+    def finish(self, task: int) -> list[Tensor]:
+        """Put the averaged weights in place; the binary masks."""
+        if not self.fixed:
+            self.fix_masks(task)
+        for now, mean in zip(self._voices() if self.averaged else [], self.averaged, strict=True):
+            now.copy_(mean)
+        return self.fixed
+
+    def _voices(self) -> list[Tensor]:
+        """The generator's parameters but for the embeddings."""
+        assert self.net.private is not None
+        return [*(layer.weight for layer in self.net.plastic), *self.net.private.parameters()]
+
+    def _set_rate(self, epoch: int, batch: int) -> None:
+        """Down to 0 over the second movement, in a straight line."""
+        done = (epoch - self.mask_epochs) + batch / self.settings.steps
+        left = 1 - done / (self.settings.epochs - self.mask_epochs)
+        for optimiser in self.optimisers.values():
+            for group in optimiser.param_groups:
+                group["lr"] = self.settings.learning_rate * left
+
+    def state(self) -> State:
+        assert self.net.private is not None
+        return {
+            "classes": self.net.private.classes,
+            "known": self.known,
+            "private": dict(self.net.private.state_dict()),
+            "critic": dict(self.critic.state_dict()),
+            "optimisers": {name: optimiser_state(optimiser) for name, optimiser in self.optimisers.items()},
+            "fixed": {str(number): mask for number, mask in enumerate(self.fixed)},
+            "averaged": {str(number): mean for number, mean in enumerate(self.averaged)},
+        }
+
+    @classmethod
+    def of(cls, state: State, net: PlasticGenerator, around: Surroundings) -> Imprint:
+        """Back from a state; the network's shared layers have been restored before."""
+        imprint = cls(net, around, task=0, classes=state["classes"], known=state["known"])
+        assert net.private is not None
+        net.private.load_state_dict(state["private"])
+        imprint.critic.load_state_dict(state["critic"])
+        for name, optimiser in imprint.optimisers.items():
+            load_optimiser(optimiser, state["optimisers"][name])
+        imprint.fixed = [mask.to(around.device) for mask in state["fixed"].values()]
+        imprint.alive = alive_units(imprint.fixed, net.variant) if imprint.fixed else []
+        imprint.averaged = [mean.to(around.device) for mean in state["averaged"].values()]
+        return imprint
+
+
+def new_critic(around: Surroundings, known: int, task: int) -> Critic:
+    """A fresh critic for a task."""
+    settings: DGMwSettings = around.settings
+    critic = Critic(
+        around.channels,
+        known,
+        width=settings.critic_width,
+        kernel=settings.critic_kernel,
+        generator=generator(around.seed, "critic", task),
+    ).to(around.device)
+    return critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

@@ -1,0 +1,224 @@
+"""Engrams: exact retention, compact networks that equal the masked one, growth that keeps its promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from conftest import SMALL_GAN
+from engram.config import TrainingConfig
+from engram.data.datasets import Dataset
+from engram.data.stream import ClassStream
+from engram.errors import DivergedError
+from engram.experiment.checkpoint import fingerprint as state_fingerprint
+from engram.memory.generative import (
+    Engram,
+    alive_units,
+    consolidate,
+    extract,
+    fingerprint,
+    prune,
+    sample,
+    shared_weights,
+)
+from engram.methods.dgm import DGM
+from engram.methods.dgm_settings import DGMaSettings, DGMwSettings
+from engram.methods.imprint import Imprint
+from engram.methods.learner import Silent, Surroundings
+from engram.nets.generator import PlasticGenerator
+from engram.plastic.masks import Variant, count_usage
+from engram.seeding import generator
+
+VARIANTS: list[Variant] = ["weights", "units"]
+
+
+def network(variant: Variant, seed: int = 0, channels: int = 1) -> PlasticGenerator:
+    net = PlasticGenerator(channels, width=3, noise=8, variant=variant, generator=generator(seed, "net"))
+    with torch.no_grad():
+        for layer in net.plastic:
+            layer.weight.normal_(std=0.5, generator=generator(seed, "weight", layer.weight.numel()))
+    return net
+
+
+def random_masks(net: PlasticGenerator, share: float, seed: int) -> list[Tensor]:
+    draws = generator(seed, "masks")
+    return [torch.rand(layer.embedding.shape, generator=draws) < share for layer in net.plastic]
+
+
+def trained(net: PlasticGenerator, classes: int, seed: int = 0) -> None:
+    """Private parts with values of their own, as training leaves them."""
+    net.begin(classes, generator=generator(seed, "private"))
+    assert net.private is not None
+    with torch.no_grad():
+        for number, parameter in enumerate(net.private.parameters()):
+            parameter.add_(torch.randn(parameter.shape, generator=generator(seed, "values", number)) * 0.3)
+
+
+def dense(engram: Engram, weights: Sequence[Tensor], z: Tensor, number: int) -> Tensor:
+    """The masked network written out in full: every closed weight or unit multiplied by zero, nothing dropped."""
+    masks = engram.binary_masks()
+    x, inputs = z[:, :, None, None], engram.inputs
+    for layer, (weight, mask, units) in enumerate(zip(weights, masks, engram.units, strict=True)):
+        w = weight[:inputs, :units]
+        w = w * mask if engram.variant == "weights" else w
+        x = F.conv_transpose2d(x, w, stride=1 if layer == 0 else 2, padding=0 if layer == 0 else 1)
+        x = x * engram.scales[layer][number][:, None, None] + engram.shifts[layer][number][:, None, None]
+        x = F.relu(x)
+        if engram.variant == "units":
+            x = x * mask[:, None, None]
+        inputs = units
+    return torch.tanh(F.conv_transpose2d(x, engram.head, engram.bias, stride=2, padding=1))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_compact_network_gives_the_masked_networks_images(variant: Variant, share: float, channels: int) -> None:
+    net = network(variant, channels=channels)
+    trained(net, classes=2)
+    masks = prune(random_masks(net, max(share, 0.3) if variant == "units" else share, 1), variant)
+    engram = consolidate(net, masks, [4, 5], batches=3, generator=generator(1))
+    nets = extract(engram, shared_weights(net))
+    z = torch.randn(6, 8, generator=generator(2))
+    for number in range(2):
+        torch.testing.assert_close(nets[number](z), dense(engram, shared_weights(net), z, number), atol=1e-5, rtol=0)
+    alive = alive_units(masks, variant)
+    assert [w.shape[1] for w in nets[0].weights] == [int(a.sum()) for a in alive]
+    assert not torch.equal(nets[0](z), nets[1](z)), "the classes of a task have affine terms of their own"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_folded_statistics_agree_with_batch_statistics(variant: Variant) -> None:
+    net = network(variant)
+    trained(net, classes=1)
+    masks = prune(random_masks(net, 0.7, 3), variant)
+    engram = consolidate(net, masks, [0], batches=20, generator=generator(1))
+    z = torch.randn(2000, 8, generator=generator(5))
+    with torch.no_grad():
+        by_batch = net(z, torch.zeros(2000, dtype=torch.int64), masks, alive=alive_units(masks, variant))
+        by_engram = extract(engram, shared_weights(net))[0](z)
+    assert (by_batch - by_engram).abs().mean() < 0.02
+
+
+def test_pruning_closes_exactly_what_cannot_be_heard() -> None:
+    """Brute force: a weight matters if changing it changes an image. Pruned ones must not; kept ones mostly do."""
+    net = network("weights", seed=4)
+    trained(net, classes=1)
+    masks = random_masks(net, 0.03, 6)
+    pruned = prune(masks, "weights")
+    assert any(int(m.sum()) > int(p.sum()) for m, p in zip(masks, pruned, strict=True)), "something to prune"
+    assert all(not (p & ~m).any() for m, p in zip(masks, pruned, strict=True))
+    engram = consolidate(net, masks, [0], batches=2, generator=generator(1))
+    after = consolidate(net, pruned, [0], batches=2, generator=generator(1))
+    weights = shared_weights(net)
+    assert fingerprint(extract(engram, weights)[0], 0) == fingerprint(extract(after, weights)[0], 0)
+    before = fingerprint(extract(engram, weights)[0], 0)
+    for layer, (mask, keep) in enumerate(zip(masks, pruned, strict=True)):
+        for place in torch.nonzero(mask & ~keep)[:20].tolist():
+            changed = [w.clone() for w in weights]
+            changed[layer][tuple(place)] += 1.0
+            assert fingerprint(extract(engram, changed)[0], 0) == before
+    assert prune(pruned, "weights")[0].equal(pruned[0]), "pruning twice is pruning once"
+
+
+def learner(variant: Variant, seed: int = 0, **settings: Any) -> DGM:
+    kind = DGMwSettings if variant == "weights" else DGMaSettings
+    chosen = replace(kind(), **{**SMALL_GAN, "epochs": 3, "steps": 6, "replay": 64, **settings})
+    training = TrainingConfig(epochs=1, batch_size=16)
+    return DGM(Surroundings(1, training, chosen, seed), variant=variant)
+
+
+class Notes(Silent):
+    """Keeps what a learner notes."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, dict[str, Any]]] = []
+
+    def note(self, kind: str, **facts: Any) -> None:
+        self.kept.append((kind, facts))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_old_images_are_identical_after_every_later_task(tiny: Dataset, variant: Variant) -> None:
+    dgm, images = learner(variant), []
+    z = torch.randn(5, 16, generator=generator(9))
+    for task in ClassStream(tiny, 1):
+        dgm.learn(task, observe=Silent())
+        assert dgm.retention() == []
+        again = [net for e in dgm.engrams for net in extract(e, shared_weights(dgm.net))]
+        images.append([net(z) for net in again])
+        for earlier in images:
+            assert all(torch.equal(a, b) for a, b in zip(earlier, images[-1], strict=False))
+        other = learner(variant, seed=5)
+        other.load(dgm.state())
+        assert other.retention() == []
+        assert state_fingerprint(other.state()) == state_fingerprint(dgm.state())
+    assert len(dgm.nets) == 4
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_check_can_fail_and_names_the_class(tiny: Dataset, variant: Variant) -> None:
+    dgm = learner(variant)
+    for task in ClassStream(tiny, 2):
+        dgm.learn(task, observe=Silent())
+    engram = dgm.engrams[0]
+    mask = engram.binary_masks()[2]
+    opened = torch.nonzero(mask)[0].tolist()
+    place = (
+        tuple(opened) if variant == "weights" else (int(torch.nonzero(engram.binary_masks()[1])[0]), opened[0], 1, 1)
+    )
+    with torch.no_grad():
+        dgm.net.plastic[2].weight[place] += 1e-3
+    assert set(dgm.retention()) >= {0, 1}, "one reserved weight of the last layer changes both classes of its task"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_free_capacity_is_kept_and_the_notes_tell(tiny: Dataset, variant: Variant) -> None:
+    dgm, notes = learner(variant), Notes()
+    start = [layer.embedding.numel() for layer in dgm.net.plastic]
+    for task in ClassStream(tiny, 1):
+        reserved = [layer.reserved.clone() for layer in dgm.net.plastic]
+        dgm.learn(task, observe=notes)
+        for layer, free in zip(dgm.net.plastic, start, strict=True):
+            assert int((~layer.reserved).sum()) >= free
+        growth = [facts["layers"] for kind, facts in notes.kept if kind == "growth"][-1]
+        for told, mask, old in zip(growth, dgm.engrams[-1].binary_masks(), reserved, strict=True):
+            usage = count_usage(mask, old)
+            assert (told["newly_reserved"], told["reused"], told["unused"]) == (
+                usage.newly_reserved,
+                usage.reused,
+                usage.unused,
+            )
+    ledgers = [facts["bytes"] for kind, facts in notes.kept if kind == "memory"]
+    assert ledgers[-1]["weights"] == 4 * sum(layer.weight.numel() for layer in dgm.net.plastic)
+    assert ledgers[-1]["masks"] == sum(
+        -(-mask.numel() // 8) for engram in dgm.engrams for mask in engram.binary_masks()
+    )
+    assert [facts["changed"] for kind, facts in notes.kept if kind == "retention"] == [[]] * 4
+
+
+def test_samples_repeat_and_are_uint8(tiny: Dataset) -> None:
+    dgm = learner("weights")
+    for task in ClassStream(tiny, 4):
+        dgm.learn(task, observe=Silent())
+    images = dgm.sample([2, 0], 300, generator=generator(1))
+    assert images.shape == (600, 1, 32, 32)
+    assert images.dtype == torch.uint8
+    assert torch.equal(images[:300], sample(dgm.nets[2], 300, generator=generator(1)))
+
+
+@pytest.mark.parametrize(("value", "word"), [(-1.0, "closed"), (1.0, "open")])
+def test_collapsed_masks_are_said(value: float, word: str) -> None:
+    dgm = learner("weights")
+    imprint = Imprint(dgm.net, dgm.around, task=0, classes=1, known=1)
+    with torch.no_grad():
+        for layer in dgm.net.plastic:
+            layer.embedding.fill_(value)
+    with pytest.raises(DivergedError, match=f"all {word}"):
+        imprint.fix_masks(0)

@@ -1,0 +1,137 @@
+"""Sampling, predicting and verifying a run from its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import SMALL_GAN, write_npz
+from engram.cli import call
+from engram.experiment import checkpoint
+from engram.experiment.reopen import reopen, verify
+from engram.memory.exemplars import herd
+
+QUICK = {**SMALL_GAN, "epochs": 3, "steps": 6, "replay": 64}
+
+
+def trained(tmp_path: Path, method: str, *more: str, channels: int = 1) -> Path:
+    npz = write_npz(tmp_path / "a.npz", channels=channels)
+    settings = [f"method.{name}={value}" for name, value in QUICK.items()] if method.startswith("dgm") else []
+    settings += ["training.epochs=1", "runtime.threads=1", "stream.order=2,0,1", *more]
+    words = ["run", "--dataset", f"npz:{npz}", "--method", method, "--out", str(tmp_path / "run")]
+    assert call([*words, *(word for setting in settings for word in ("--set", setting))]) == 0
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("method", ["dgmw", "dgma", "finetune"])
+def test_a_good_run_passes(tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained(tmp_path, method)
+    assert [line.what for line in verify(folder)] == ["integrity", "retention", "strictness"]
+    assert call(["verify", str(folder)]) == 0
+    assert capsys.readouterr().out.count("ok ") == 3
+
+
+def test_a_changed_weight_a_kept_image_and_a_flipped_byte_are_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained(tmp_path, "dgmw")
+    saved = checkpoint.load(folder)
+    assert saved is not None
+    opened = reopen(folder).learner.engrams[1].binary_masks()[2]  # type: ignore[attr-defined]
+    saved.state["layers"]["2"]["weight"][tuple(torch.nonzero(opened)[0].tolist())] += 1e-3
+    checkpoint.save(folder, saved.state, saved.meta)
+    capsys.readouterr()
+    assert call(["verify", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED retention: images of" in out
+    assert "0" in out.split("images of")[1].split("are not")[0], "class 0, the second task's, is named"
+
+    from engram.data.datasets import load
+
+    hidden = load(f"npz:{tmp_path / 'a.npz'}").take_train().images[:1]
+    saved.state["hidden"] = hidden.float() / 127.5 - 1
+    checkpoint.save(folder, saved.state, saved.meta)
+    assert [line.ok for line in verify(folder) if line.what == "strictness"] == [False]
+
+    file = next(folder.glob("checkpoint-*"))
+    broken = bytearray(file.read_bytes())
+    broken[-1] ^= 1
+    file.write_bytes(broken)
+    assert [(line.what, line.ok) for line in verify(folder)] == [("integrity", False)]
+    assert call(["verify", str(folder)]) == 1
+
+
+def test_the_relaxed_setting_says_what_it_stores(tmp_path: Path) -> None:
+    folder = trained(tmp_path, "dgmw", "method.K=6", "method.selection=herding")
+    line = verify(folder)[-1]
+    assert line.ok
+    assert "not strict" in line.detail
+    assert "6 found" in line.detail
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sample_and_predict(tmp_path: Path, channels: int, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained(tmp_path, "dgmw", channels=channels)
+    out = tmp_path / "grid.png"
+    assert call(["sample", str(folder), "--classes", "0,2", "--per-class", "3", "--out", str(out)]) == 0
+    with Image.open(out) as picture:
+        assert picture.size == (2 * (3 * 34 + 2), 2 * (2 * 34 + 2))
+        assert picture.mode == ("L" if channels == 1 else "RGB")
+    capsys.readouterr()
+    image = tmp_path / "x.png"
+    Image.fromarray(np.full((50, 40, 3), 90, np.uint8)).save(image)
+    assert call(["predict", str(folder), str(image)]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(f"{image}: ")
+    assert line.split(": ")[1][0] in "012"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sample", "RUN", "--classes", "7"], "unknown class '7'"),
+        (["sample", "RUN", "--per-class", "0"], "--per-class"),
+        (["sample", "RUN", "--out", "nowhere/x.png"], "cannot be written"),
+        (["sample", "nowhere"], "does not exist"),
+        (["predict", "RUN", "nowhere.png"], "nowhere.png"),
+        (["predict", "nowhere", "x.png"], "does not exist"),
+    ],
+)
+def test_mistakes(
+    tmp_path: Path,
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = trained(tmp_path, "dgmw", "stream.classes_per_task=3")
+    capsys.readouterr()
+    assert call([str(folder) if word == "RUN" else word for word in words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_method_without_a_generator_cannot_be_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained(tmp_path, "finetune")
+    assert call(["sample", str(folder)]) == 2
+    assert "no generator" in capsys.readouterr().err
+
+
+def test_herding_follows_its_definition() -> None:
+    """Algorithm 4 of iCaRL, written out: each choice brings the mean of the chosen nearest to the mean of all."""
+    features = torch.randn(30, 5, generator=torch.Generator().manual_seed(1)).double()
+    normal = features / features.norm(dim=1, keepdim=True)
+    centre = normal.mean(0)
+    chosen: list[int] = []
+    for _ in range(8):
+        options = [i for i in range(30) if i not in chosen]
+        distances = [(centre - normal[[*chosen, i]].mean(0)).norm().item() for i in options]
+        chosen.append(options[distances.index(min(distances))])
+    assert herd(features, 8).tolist() == chosen
+    assert sorted(herd(features, 99).tolist()) == list(range(30))
