@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from engram.data.datasets import Dataset, load
 
-# two processes that spin on all cores at once are many times slower than one after the other
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# toy networks gain nothing from a second thread, and processes that spin on the same cores slow each other down
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(1)
 
 
 # sizes at which the generative methods learn the toy classes in seconds

@@ -183,7 +183,7 @@ class _TimeLeft(ProgressColumn):
 def duration(seconds: float) -> str:
     """
     >>> duration(7.25), duration(75), duration(3700)
-    ('7.2 s', '1 min 15 s', '1 h 02 min')
+    ('7.2 s', '1 min 15 s', '1 h 01 min')
     """
     if seconds == float("inf"):
         return "?"
