@@ -136,14 +136,13 @@ _REPLAY: Settings = {"training.augment": "strong", "training.label_smoothing": 0
 
 _DIGITS: Settings = {
     **_REPLAY,
-    "training.epochs": 4,
     "training.batch_size": 32,
     "method.width": 10,
     "method.noise": 32,
     "method.batch_size": 32,
     "method.critic_width": 16,
     "method.epochs": 8,
-    "method.steps": 30,
+    "method.steps": 25,
     "method.statistics": 10,
     "method.replay": 1280,
 }
