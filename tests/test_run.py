@@ -22,7 +22,7 @@ from engram.experiment.records import read_records
 from engram.experiment.run import Interrupted, Request, Stop, default_folder, run
 from engram.methods import registry
 from engram.methods.bounds import FINETUNE, Plain
-from engram.methods.learner import Clock, Method, Observer
+from engram.methods.learner import SILENT, Clock, Method, Observer
 
 SETTINGS = {"runtime.threads": "1", "training.epochs": "2", "training.batch_size": "8", "training.augment": "affine"}
 
@@ -284,7 +284,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Breaks(Plain):
-        def learn(self, task: Task, *, observe: Observer) -> None:
+        def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
             if task.index == 2:
                 with torch.no_grad():
                     next(self.solver.net.parameters()).fill_(float("nan"))
@@ -309,7 +309,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
 def test_a_learner_that_hides_images_is_stopped(npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Hides(Plain):
-        def learn(self, task: Task, *, observe: Observer) -> None:
+        def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
             self.hidden = task.images[:1]
             super().learn(task, observe=observe)
 

@@ -1,6 +1,6 @@
 """Engram: class-incremental learning under the strict protocol, with exact retention.
 
-    from engram import ClassStream, evaluate, load
+    from engram import ClassStream, build, evaluate, load
 
 The names below are the public ones. They are imported when first used, so that `import engram` does not wait for torch.
 """
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     )
     from engram.evaluation.evaluate import Evaluation, evaluate
     from engram.experiment.run import Request, run
+    from engram.methods.dgm import DGM
     from engram.methods.learner import Learner, Method, Silent, Surroundings
-    from engram.methods.registry import METHODS, configure
+    from engram.methods.registry import METHODS, build, configure
 
 _HOMES = {
     "engram.config": ["Config"],
@@ -42,12 +43,14 @@ _HOMES = {
     "engram.evaluation.evaluate": ["Evaluation", "evaluate"],
     "engram.experiment.run": ["Request", "run"],
     "engram.methods.learner": ["Learner", "Method", "Silent", "Surroundings"],
-    "engram.methods.registry": ["METHODS", "configure"],
+    "engram.methods.dgm": ["DGM"],
+    "engram.methods.registry": ["METHODS", "build", "configure"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
+    "DGM",
     "METHODS",
     "ClassStream",
     "Config",
@@ -65,6 +68,7 @@ __all__ = [
     "StrictnessError",
     "Surroundings",
     "Task",
+    "build",
     "configure",
     "evaluate",
     "load",

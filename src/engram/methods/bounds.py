@@ -15,7 +15,7 @@ import torch
 
 from engram.config import NoSettings
 from engram.data.stream import Task
-from engram.methods.learner import Method, Observer, State, Surroundings
+from engram.methods.learner import SILENT, Method, Observer, State, Surroundings
 from engram.methods.solver import Solver
 
 
@@ -26,7 +26,7 @@ class Plain:
         self.solver = Solver(around)
         self.start = start
 
-    def learn(self, task: Task, *, observe: Observer) -> None:
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
         if not self.solver.clock.running:
             self.solver.begin(len(task.seen), task=task.index, images=len(task), start=self.start)
         self.solver.fit(lambda _: (task.images, task.targets), task=task.index, observe=observe)

@@ -40,7 +40,7 @@ from engram.memory.ledger import ledger
 from engram.methods.adversarial import Critic
 from engram.methods.dgm_settings import DGMaSettings, DGMwSettings
 from engram.methods.imprint import Imprint, new_critic
-from engram.methods.learner import Clock, Method, Observer, State, Surroundings, tick
+from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
 from engram.methods.solver import Examples, Solver, normalise
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.masks import Variant
@@ -86,7 +86,7 @@ class DGM:
         """The paper's solver: the critic's class output."""
         return self.settings.solver == "shared"
 
-    def learn(self, task: Task, *, observe: Observer) -> None:
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
         if self.stage == "idle":
             known = len(task.seen) if self.shared else len(task.classes)
             self.imprint = Imprint(self.net, self.around, task=task.index, classes=len(task.classes), known=known)

@@ -59,10 +59,13 @@ class Silent:
         pass
 
 
+SILENT = Silent()
+
+
 class Learner(Protocol):
     """A method at work."""
 
-    def learn(self, task: Task, *, observe: Observer) -> None:
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
         """Learn the task, or go on with it where `load` put the learner in the middle of it."""
         ...
 

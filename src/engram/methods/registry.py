@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from engram.config import Config, compose, preset_settings
+from engram.data.datasets import Dataset
 from engram.errors import unknown
 from engram.methods.bounds import FINETUNE, JOINT
 from engram.methods.dgm import DGMA, DGMW
-from engram.methods.learner import Method
+from engram.methods.learner import Learner, Method, Surroundings
 
 METHODS: dict[str, Method] = {
     "joint": JOINT,
@@ -24,6 +27,20 @@ def find_method(name: str) -> Method:
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]
+
+
+def build(
+    name: str,
+    dataset: Dataset,
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    settings: Mapping[str, Any] | None = None,
+) -> Learner:
+    """A learner for a data set, with the data set's preset and `group.field` settings: methods as a library."""
+    config = configure(dataset=dataset.name, method=name, seed=seed, settings=settings)
+    around = Surroundings(dataset.channels, config.training, config.method_settings, seed, torch.device(device))
+    return find_method(name).build(around)
 
 
 def configure(
