@@ -75,8 +75,8 @@ def test_importing_engram_is_light() -> None:
 def test_public_names_are_pinned_and_there() -> None:
     assert sorted(engram.__all__) == [
         "ClassStream", "Config", "ConfigError", "DGM", "DataError", "Dataset", "DivergedError", "EngramError",
-        "Evaluation", "Learner", "METHODS", "Method", "Request", "RunError", "Silent", "StrictnessError", "Surroundings",
-        "Task", "build", "configure", "evaluate", "load", "run",
+        "Evaluation", "Learner", "METHODS", "Method", "Request", "RunError", "Silent", "StrictnessError",
+        "Surroundings", "Task", "build", "configure", "evaluate", "load", "run",
     ]  # fmt: skip
     for name in engram.__all__:
         assert getattr(engram, name) is not None
