@@ -158,13 +158,13 @@ def test_a_damaged_checkpoint_is_named_and_left(tmp_path: Path, capsys: pytest.C
     broken = bytearray(file.read_bytes())
     broken[len(broken) // 2] ^= 1
     file.write_bytes(broken)
-    before = {p: p.read_bytes() for p in Path("run").iterdir() if p.name != "environment.json"}
+    before = {p: p.read_bytes() for p in Path("run").iterdir()}
     capsys.readouterr()
     assert call(["run", "--resume", "--out", "run"]) == 2
     err = capsys.readouterr().err
     assert file.name in err
     assert err.count("\n") == 1
-    assert {p: p.read_bytes() for p in Path("run").iterdir() if p.name != "environment.json"} == before
+    assert {p: p.read_bytes() for p in Path("run").iterdir()} == before
 
 
 def test_listings_name_everything(capsys: pytest.CaptureFixture[str]) -> None:

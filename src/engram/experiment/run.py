@@ -143,9 +143,9 @@ def run(
         if known is None:
             demand_blank(folder)
             write_origin(folder, origin)
-        differing = note_environment(folder, device)
         experiment = _Experiment(folder, config, learner, display or Quiet(), board, stop or Stop())
-        experiment.go(dataset, stream, differing)
+        offset = experiment.restore()  # refuses a damaged checkpoint before anything is written
+        experiment.go(dataset, stream, offset, note_environment(folder, device))
     return folder
 
 
@@ -173,9 +173,8 @@ class _Experiment:
         """Spent on the task before this start."""
         self.began = self.saved_at = time.monotonic()
 
-    def go(self, dataset: Dataset, stream: ClassStream, differing: list[str]) -> None:
-        """All tasks that are not done yet."""
-        offset = self._restore()
+    def go(self, dataset: Dataset, stream: ClassStream, offset: int, differing: list[str]) -> None:
+        """All tasks that are not done yet. `offset`: how long the records were at the last checkpoint."""
         stream.skip_to(self.task)
         self.records = RecordWriter(self.folder, offset)
         with contextlib.closing(self.records), contextlib.closing(self.board), self.display:
@@ -282,7 +281,7 @@ class _Experiment:
         checkpoint.save(self.folder, self.learner.state(), meta)
         self.saved_at = time.monotonic()
 
-    def _restore(self) -> int:
+    def restore(self) -> int:
         """Put learner and counters where the last checkpoint left them; the length of the records then."""
         saved = checkpoint.load(self.folder)
         if saved is None:
