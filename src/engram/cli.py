@@ -15,13 +15,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from engram.errors import ConfigError, EngramError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from engram.data.datasets import Check
     from engram.experiment.run import Stop
 
 EPILOG = """\
@@ -152,20 +153,7 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
-class CheckLine(Protocol):
-    """One line of a check's outcome."""
-
-    @property
-    def what(self) -> str: ...
-
-    @property
-    def ok(self) -> bool: ...
-
-    @property
-    def detail(self) -> str: ...
-
-
-def print_checks(lines: Sequence[CheckLine], prefix: str = "") -> int:
+def print_checks(lines: Sequence[Check], prefix: str = "") -> int:
     """A line each; 1 where one failed."""
     from rich.markup import escape
 

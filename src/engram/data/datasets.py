@@ -277,7 +277,7 @@ def load(name: str, *, holdout: float = 0.2, root: Path | None = None) -> Datase
 
 @dataclass(frozen=True)
 class Check:
-    """One line of `engram data check`."""
+    """One line of `engram data check` and `engram verify`."""
 
     what: str
     ok: bool

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engram.config import Config
-from engram.data.datasets import load, resize
+from engram.data.datasets import Check, load, resize
 from engram.data.formats import decode_image
 from engram.errors import ConfigError, EngramError, RunError
 from engram.experiment import checkpoint
@@ -86,15 +86,6 @@ def demand_classes(run: OpenRun) -> None:
 
 
 # ---------------------------------------------------------------- verify
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of `engram verify`."""
-
-    what: str
-    ok: bool
-    detail: str
 
 
 def verify(folder: Path) -> list[Check]:
