@@ -65,6 +65,14 @@ def test_a_changed_weight_a_kept_image_and_a_flipped_byte_are_found(
     assert call(["verify", str(folder)]) == 1
 
 
+def test_what_cannot_be_checked_is_not_called_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained(tmp_path, "finetune")
+    (tmp_path / "a.npz").unlink()
+    capsys.readouterr()
+    assert call(["verify", str(folder)]) == 0
+    assert "not checked strictness: the data is not here" in capsys.readouterr().out
+
+
 def test_the_relaxed_setting_says_what_it_stores(tmp_path: Path) -> None:
     folder = trained(tmp_path, "dgmw", "method.K=6", "method.selection=herding")
     line = verify(folder)[-1]

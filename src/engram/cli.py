@@ -159,9 +159,9 @@ def print_checks(lines: Sequence[Check], prefix: str = "") -> int:
 
     out = console()
     for line in lines:
-        mark = "[green]ok[/]    " if line.ok else "[red]FAILED[/]"
+        mark = {True: "[green]ok[/]    ", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}[line.ok]
         out.print(f"{mark} {escape(f'{prefix}{line.what}: {line.detail}')}", highlight=False, soft_wrap=True)
-    return int(not all(line.ok for line in lines))
+    return int(any(line.ok is False for line in lines))
 
 
 # ---------------------------------------------------------------- run

@@ -280,7 +280,8 @@ class Check:
     """One line of `engram data check` and `engram verify`."""
 
     what: str
-    ok: bool
+    ok: bool | None
+    """None: could not be checked, which is no pass."""
     detail: str
 
 
