@@ -171,6 +171,10 @@ class _Experiment:
         """Epochs done within the task."""
         self.seconds = 0.0
         """Spent on the task before this start."""
+        self.stamps: list[float] = []
+        """When each step of the epoch ended, but for the last."""
+        self.step_seconds: list[float | None] = []
+        """Mean of a step, epoch by epoch; None for those of an earlier start."""
         self.began = self.saved_at = time.monotonic()
 
     def go(self, dataset: Dataset, stream: ClassStream, offset: int, differing: list[str]) -> None:
@@ -195,6 +199,7 @@ class _Experiment:
 
     def _learn(self, task: Task, dataset: Dataset, sizes: list[int], matrix: list[list[float]]) -> None:
         self.display.task(task.index, task.class_names)
+        self.step_seconds, self.stamps = [None] * self.epoch_number, []
         self.began = time.monotonic()
         self.learner.learn(task, observe=self)
         learned = time.monotonic()
@@ -214,6 +219,7 @@ class _Experiment:
             task=task.index,
             seconds=seconds,
             evaluation_seconds=time.monotonic() - learned,
+            step_seconds=self.step_seconds,
             peak_bytes=peak_bytes(),
         )
         self.task, self.epoch_number, self.seconds = task.index + 1, 0, 0.0
@@ -227,6 +233,7 @@ class _Experiment:
 
     def batch(self, clock: Clock) -> None:
         """A batch is done: a moment at which the run can be saved and stopped."""
+        self.stamps.append(time.monotonic())
         self.display.batch(clock)
         if self.stop.asked:
             _demand_finite(clock.means(), self.task, clock.epoch)
@@ -238,6 +245,9 @@ class _Experiment:
         _demand_finite(losses, self.task, self.epoch_number)
         record = self._note("epoch", task=self.task, epoch=self.epoch_number, losses=dict(losses))
         self.epoch_number += 1
+        steps = len(self.stamps) - 1
+        self.step_seconds.append(round((self.stamps[-1] - self.stamps[0]) / steps, 6) if steps > 0 else None)
+        self.stamps = []
         self.display.epoch(record)
         if self.stop.asked or time.monotonic() - self.saved_at >= self.config.runtime.checkpoint_seconds:
             self._save()

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from engram.nets.generator import EPSILON, PlasticGenerator
 from engram.plastic.growth import leading_block
+from engram.plastic.layers import from_one_pixel
 from engram.plastic.masks import Variant, pack_bits, unpack_bits
 from engram.seeding import generator as named_generator
 
@@ -70,10 +71,10 @@ class ClassNet:
 
     def __call__(self, z: Tensor) -> Tensor:
         """(B, noise) -> (B, C, 32, 32) in [-1, 1]."""
-        x = z[:, :, None, None]
-        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            stride, padding = (1, 0) if number == 0 else (2, 1)
-            x = F.relu_(F.conv_transpose2d(x, weight, bias, stride=stride, padding=padding))
+        first, *later = self.weights
+        x = F.relu_(from_one_pixel(z, first).add_(self.biases[0][:, None, None]))
+        for weight, bias in zip(later, self.biases[1:], strict=True):
+            x = F.relu_(F.conv_transpose2d(x, weight, bias, stride=2, padding=1))
         return torch.tanh_(F.conv_transpose2d(x, self.head, self.bias, stride=2, padding=1))
 
 
@@ -175,12 +176,13 @@ def extract(engram: Engram, weights: Sequence[Tensor]) -> list[ClassNet]:
             block = block.masked_fill(~mask, 0)
         blocks.append(block[before][:, after])
         before, inputs = after, units
-    head = engram.head[before].to(device)
+    head = engram.head[before].contiguous(memory_format=torch.channels_last).to(device)
     nets = []
     for number in range(len(engram.columns)):
         folded, biases = [], []
         for block, after, scale, shift in zip(blocks, alive, engram.scales, engram.shifts, strict=True):
-            folded.append((block * scale[number][after][None, :, None, None]).contiguous().to(device))
+            weight = block * scale[number][after][None, :, None, None]
+            folded.append(weight.contiguous(memory_format=torch.channels_last).to(device))
             biases.append(shift[number][after].to(device))
         nets.append(ClassNet(tuple(folded), tuple(biases), head, engram.bias.to(device)))
     return nets

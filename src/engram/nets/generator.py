@@ -33,6 +33,8 @@ class ClassNorm(nn.Module):
 
     def forward(self, x: Tensor, classes: Tensor) -> Tensor:
         """x (B, units, H, W), classes (B,) within the task."""
+        if len(self.scale) == 1:
+            return F.batch_norm(x, None, None, self.scale[0], self.shift[0], training=True, eps=EPSILON)
         x = F.batch_norm(x, None, None, training=True, eps=EPSILON)
         return torch.addcmul(self.shift[classes][:, :, None, None], x, self.scale[classes][:, :, None, None])
 

@@ -24,12 +24,13 @@ from engram.plastic.masks import IN_AXIS, OUT_AXIS, Layout, Variant
 def open_weight(weight: Tensor, mask: Tensor, n_in: int, layout: Layout) -> Tensor:
     """The weight that a mask computes with: its leading block, times the mask if that is one of weights."""
     n_out = mask.shape[0] if mask.dim() == 1 else mask.shape[OUT_AXIS[layout]]
-    # contiguous: the same strides, hence the same kernel, whether the block is all of the weight or a part
-    block = growth.leading_block(weight, n_in, n_out, layout).contiguous()
-    if mask.dim() == 1:
-        return block
-    assert mask.shape == block.shape, (mask.shape, block.shape)
-    return _masked(block, mask)
+    block = growth.leading_block(weight, n_in, n_out, layout)
+    if mask.dim() > 1:
+        assert mask.shape == block.shape, (mask.shape, block.shape)
+        block = _masked(block, mask)
+    # the same strides, hence the same kernel, whether the block is all of the weight or a part; and for
+    # convolutions those that a CPU computes with fastest
+    return block.contiguous(memory_format=torch.contiguous_format if block.dim() == 2 else torch.channels_last)
 
 
 def masked_linear(x: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
@@ -45,7 +46,16 @@ def masked_conv2d(x: Tensor, weight: Tensor, mask: Tensor, stride: int = 1, padd
 def masked_conv_transpose2d(x: Tensor, weight: Tensor, mask: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
     """x (B, in, H, W), weight (in, out, kh, kw), mask of that shape or (out,)."""
     w = open_weight(weight, mask, x.shape[1], "conv_transpose")
+    if x.shape[2:] == (1, 1) and padding == 0:
+        return from_one_pixel(x.flatten(1), w)
     return F.conv_transpose2d(x, w, stride=stride, padding=padding)
+
+
+def from_one_pixel(x: Tensor, weight: Tensor) -> Tensor:
+    """A transposed convolution of a single pixel, x (B, in): a matrix product, and a good deal faster as one."""
+    n_in, n_out, height, width = weight.shape
+    pixels = x @ weight.permute(0, 2, 3, 1).reshape(n_in, -1)
+    return pixels.view(-1, height, width, n_out).permute(0, 3, 1, 2)
 
 
 def mask_units(x: Tensor, mask: Tensor) -> Tensor:
