@@ -50,7 +50,8 @@ def test_a_run_leaves_its_whole_story(npz: Path, tmp_path: Path, method: str) ->
     timings = [r for r in records if r["kind"] == "timing"]
     assert [r["peak_bytes"] > 0 for r in timings] == [True] * 4
     for timing in timings:  # a step's mean time, epoch by epoch: steps are a part of the task
-        assert len(timing["step_seconds"]) == 2 and 0 < sum(timing["step_seconds"]) < timing["seconds"]
+        assert len(timing["step_seconds"]) == 2
+        assert 0 < sum(timing["step_seconds"]) < timing["seconds"]
     assert records[0]["bound"] == ("upper" if method == "joint" else "lower")
     environment = json.loads((folder / "environment.json").read_text())
     assert environment[0]["threads"] == 1
