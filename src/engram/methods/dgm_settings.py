@@ -85,6 +85,8 @@ class DGMwSettings:
 class DGMaSettings(DGMwSettings):
     """Settings of DGMa."""
 
-    width: int = 16
-    s_max: float = 1e5
-    lambda_ru: float = 0.01
+    epochs: int = 24
+    learning_rate: float = 3e-3
+    s_max: float = 200.0
+    """The authors' 1e5 decides all masks within the first round: from the second on every sigmoid is saturated."""
+    lambda_ru: float = 0.5

@@ -64,8 +64,9 @@ class Solver:
             x = normalise(images[rows].to(device))
             if training.augment != "none":
                 draws = generator(seed, "augment", task, epoch, batch)
-                x = augment(x, mirror=training.augment == "photo", generator=draws)
-                if training.augment == "strong":
+                strong = training.augment == "strong"
+                x = augment(x, mirror=training.augment == "photo", reach=1.5 if strong else 1.0, generator=draws)
+                if strong:
                     x = disturb(x, generator=draws)
             set_rate(self.optimiser, training, self.clock.share)
             loss = F.cross_entropy(self.net(x), targets[rows].to(device), label_smoothing=training.label_smoothing)
@@ -126,12 +127,13 @@ def normalise(images: torch.Tensor) -> torch.Tensor:
     return images.to(torch.float32, memory_format=torch.channels_last).div_(127.5).sub_(1.0)
 
 
-def augment(x: torch.Tensor, *, mirror: bool, generator: torch.Generator) -> torch.Tensor:
+def augment(x: torch.Tensor, *, mirror: bool, reach: float = 1.0, generator: torch.Generator) -> torch.Tensor:
     """A small random affine map for every image, and for half of them a mirrored one where `mirror` is set.
 
-    (B, C, H, W) -> the same shape. Standard deviations: 0.06 in scale, 0.08 in shear, 0.05 in shift (of half a side).
+    (B, C, H, W) -> the same shape. Standard deviations, times `reach`: 0.06 in scale, 0.08 in shear, 0.05 in shift (of
+    half a side).
     """
-    spread = torch.tensor([[0.06, 0.08, 0.05], [0.08, 0.06, 0.05]])
+    spread = reach * torch.tensor([[0.06, 0.08, 0.05], [0.08, 0.06, 0.05]])
     maps = torch.eye(2, 3) + spread * torch.randn(len(x), 2, 3, generator=generator)
     if mirror:
         maps[:, 0] *= torch.randint(0, 2, (len(x), 1), generator=generator) * 2 - 1
