@@ -17,17 +17,17 @@ class DGMwSettings:
     strokes are drawn: three quarters of them lie in the first layer."""
     noise: int = 64
     """Length of the noise vector."""
-    epochs: int = 18
+    epochs: int = 24
     """Rounds of generator training per task: I in the annealing."""
     steps: int = 50
     """Steps per round: B in the annealing."""
-    masking: float = 0.5
+    masking: float = 0.4
     """Share of the rounds in which the masks are learned; in the rest they are binary."""
     batch_size: int = 64
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
     """Of generator and critic (Adam, betas 0.5 and 0.999); falls to 0 over the second movement."""
     s_max: float = 1e4
-    lambda_ru: float = 0.08
+    lambda_ru: float = 0.2
     """Weight of the sparsity term, times alpha."""
     lambda_gp: float = 1.0
     """Weight of the gradient penalty."""
@@ -85,8 +85,7 @@ class DGMwSettings:
 class DGMaSettings(DGMwSettings):
     """Settings of DGMa."""
 
-    epochs: int = 24
-    learning_rate: float = 3e-3
+    masking: float = 0.5
     s_max: float = 200.0
     """The authors' 1e5 decides all masks within the first round: from the second on every sigmoid is saturated."""
     lambda_ru: float = 0.5
