@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engram.nets.generator import EPSILON, PlasticGenerator
+from engram.nets.generator import EPSILON, ClassNorm, PlasticGenerator
 from engram.plastic.growth import leading_block
 from engram.plastic.layers import from_one_pixel
 from engram.plastic.masks import Variant, pack_bits, unpack_bits
@@ -129,7 +129,7 @@ def consolidate(
     assert net.private is not None
     device = net.plastic[0].weight.device
     alive = alive_units(masks, net.variant)
-    sums = [torch.zeros(2, n, dtype=torch.float64) for n in net.units]
+    sums = [torch.zeros(2, int(living.sum()), dtype=torch.float64) for living in alive]
     classes = torch.arange(batch_size, device=device) % len(columns)
     for _ in range(batches):
         z = torch.randn(batch_size, net.noise, generator=generator).to(device)
@@ -140,12 +140,14 @@ def consolidate(
             total += torch.stack([mean, variance + mean.square()]).cpu()  # added up in float64
     scales, shifts = [], []
     for total, norm, living in zip(sums, net.private.norms, alive, strict=True):
+        assert isinstance(norm, ClassNorm)
         mean, square = total / batches
         deviation = (square - mean.square()).clamp(min=0).add(EPSILON).sqrt()
-        scale = norm.scale.cpu().double() / deviation
-        shift = norm.shift.cpu().double() - mean * scale
-        scales.append((scale * living.cpu()).float())
-        shifts.append((shift * living.cpu()).float())
+        scale = norm.scale[:, living].cpu().double() / deviation
+        shift = norm.shift[:, living].cpu().double() - mean * scale
+        for folded, values in ((scales, scale), (shifts, shift)):
+            folded.append(torch.zeros(norm.scale.shape))  # a unit without a voice has none
+            folded[-1][:, living.cpu()] = values.float()
     engram = Engram(
         columns=tuple(columns),
         inputs=net.noise,

@@ -85,7 +85,7 @@ class DGMwSettings:
 class DGMaSettings(DGMwSettings):
     """Settings of DGMa."""
 
-    masking: float = 0.5
+    width: int = 10
     s_max: float = 200.0
     """The authors' 1e5 decides all masks within the first round: from the second on every sigmoid is saturated."""
     lambda_ru: float = 0.5

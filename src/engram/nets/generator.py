@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engram.plastic.growth import dcgan_init, plan_growth
-from engram.plastic.layers import Plastic, PlasticConvTranspose2d, mask_units
+from engram.plastic.layers import Plastic, PlasticConvTranspose2d
 from engram.plastic.masks import Variant
 
 EPSILON = 1e-5
@@ -31,12 +31,15 @@ class ClassNorm(nn.Module):
         self.scale = nn.Parameter(torch.ones(classes, units))
         self.shift = nn.Parameter(torch.zeros(classes, units))
 
-    def forward(self, x: Tensor, classes: Tensor) -> Tensor:
-        """x (B, units, H, W), classes (B,) within the task."""
-        if len(self.scale) == 1:
-            return F.batch_norm(x, None, None, self.scale[0], self.shift[0], training=True, eps=EPSILON)
+    def forward(self, x: Tensor, classes: Tensor, units: Tensor | None = None) -> Tensor:
+        """x (B, units, H, W), classes (B,) within the task; `units`: which units x holds, where it does not hold all."""
+        scale, shift = self.scale, self.shift
+        if units is not None:
+            scale, shift = scale.index_select(1, units), shift.index_select(1, units)
+        if len(scale) == 1:
+            return F.batch_norm(x, None, None, scale[0], shift[0], training=True, eps=EPSILON)
         x = F.batch_norm(x, None, None, training=True, eps=EPSILON)
-        return torch.addcmul(self.shift[classes][:, :, None, None], x, self.scale[classes][:, :, None, None])
+        return torch.addcmul(shift[classes][:, :, None, None], x, scale[classes][:, :, None, None])
 
 
 class Private(nn.Module):
@@ -95,18 +98,30 @@ class PlasticGenerator(nn.Module):
     ) -> Tensor:
         """z (B, noise), classes (B,) within the task, one mask a layer -> images (B, C, 32, 32) in [-1, 1].
 
-        `alive` silences units that a binary mask leaves without a voice; `seen` collects what each norm is given.
+        `alive`, where the masks are binary: the units that have a voice. The others are not computed at all: they would
+        be multiplied by 0, or send a constant through closed weights. `seen` collects what each norm is given.
         """
         assert self.private is not None
-        x = z[:, :, None, None]
+        x: Tensor = z[:, :, None, None]
+        head: Tensor = self.private.head
+        sources: Tensor | None = None
         for number, (layer, norm, mask) in enumerate(zip(self.plastic, self.private.norms, masks, strict=True)):
-            x = layer(x, mask)
+            units: Tensor | None = None
+            if alive is None:
+                x = layer(x, mask)
+            else:
+                assert isinstance(layer, PlasticConvTranspose2d)
+                units = alive[number].nonzero().squeeze(1)
+                x = layer.among(x, mask, sources, units)
             if seen is not None:
                 seen.append(x)
-            x = layer.mask_output(F.relu(norm(x, classes)), mask)
-            if alive is not None:
-                x = mask_units(x, alive[number])
-        return torch.tanh(F.conv_transpose2d(x, self.private.head, self.private.bias, stride=2, padding=1))
+            x = F.relu(norm(x, classes, units))
+            if alive is None:
+                x = layer.mask_output(x, mask)
+            sources = units
+        if sources is not None:
+            head = head.index_select(0, sources)
+        return torch.tanh(F.conv_transpose2d(x, head, self.private.bias, stride=2, padding=1))
 
     def soft_masks(self, s: float) -> list[Tensor]:
         return [layer.soft_mask(s) for layer in self.plastic]

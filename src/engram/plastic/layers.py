@@ -199,3 +199,15 @@ class PlasticConvTranspose2d(Plastic):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return masked_conv_transpose2d(x, self.weight, mask, self.stride, self.padding)
+
+    def among(self, x: Tensor, mask: Tensor, sources: Tensor | None, targets: Tensor) -> Tensor:
+        """The same between some units alone: x has the inputs `sources` (all if None), the result the units `targets`.
+
+        Both are numbers of units. What a binary mask leaves without a voice then costs nothing, however large the
+        network has grown.
+        """
+        block = self.weight if mask.dim() == 1 else _masked(self.weight, mask)
+        if sources is not None:
+            block = block.index_select(IN_AXIS[self.layout], sources)
+        block = block.index_select(OUT_AXIS[self.layout], targets)
+        return masked_conv_transpose2d(x, block, block.new_ones(len(targets)), self.stride, self.padding)
