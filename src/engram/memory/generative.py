@@ -138,7 +138,8 @@ def consolidate(
         for total, x in zip(sums, seen, strict=True):
             variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
             total += torch.stack([mean, variance + mean.square()]).cpu()  # added up in float64
-    scales, shifts = [], []
+    scales: list[Tensor] = []
+    shifts: list[Tensor] = []
     for total, norm, living in zip(sums, net.private.norms, alive, strict=True):
         assert isinstance(norm, ClassNorm)
         mean, square = total / batches

@@ -32,8 +32,9 @@ class ClassNorm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(classes, units))
 
     def forward(self, x: Tensor, classes: Tensor, units: Tensor | None = None) -> Tensor:
-        """x (B, units, H, W), classes (B,) within the task; `units`: which units x holds, where it does not hold all."""
-        scale, shift = self.scale, self.shift
+        """x (B, units, H, W), classes (B,) within the task; `units`: those that x holds, if not all."""
+        scale: Tensor = self.scale
+        shift: Tensor = self.shift
         if units is not None:
             scale, shift = scale.index_select(1, units), shift.index_select(1, units)
         if len(scale) == 1:
