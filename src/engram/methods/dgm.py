@@ -90,7 +90,7 @@ class DGM:
         if self.stage == "idle":
             known = len(task.seen) if self.shared else len(task.classes)
             self.imprint = Imprint(self.net, self.around, task=task.index, classes=len(task.classes), known=known)
-            self.clock = Clock(epochs=self.settings.epochs, batches=self.settings.steps, ends=GAN_SHARE)
+            self.clock = Clock(epochs=self.settings.epochs, batches=self.imprint.steps, ends=GAN_SHARE)
             self.stage = "imprint"
         if self.stage == "imprint":
             tick(self.clock, partial(self._imprint_step, task), _MaskNotes(observe, self))
@@ -185,7 +185,7 @@ class DGM:
             return None
         size = self.settings.batch_size
         if self.pool is None or self.pool[0] != epoch:
-            images, targets = self._replay(task.index, epoch, size * self.settings.steps)
+            images, targets = self._replay(task.index, epoch, size * self.clock.batches)
             order = torch.randperm(len(images), generator=generator(self.around.seed, "pool", task.index, epoch))
             self.pool = epoch, (images[order], targets[order])
         some = slice(batch * size, (batch + 1) * size)

@@ -20,7 +20,7 @@ class DGMwSettings:
     epochs: int = 24
     """Rounds of generator training per task: I in the annealing."""
     steps: int = 50
-    """Steps per round: B in the annealing."""
+    """Steps per round, for each class of the task."""
     masking: float = 0.4
     """Share of the rounds in which the masks are learned; in the rest they are binary."""
     batch_size: int = 64

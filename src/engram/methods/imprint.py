@@ -37,6 +37,8 @@ class Imprint:
     def __init__(self, net: PlasticGenerator, around: Surroundings, *, task: int, classes: int, known: int) -> None:
         self.net, self.around, self.known = net, around, known
         self.settings: DGMwSettings = around.settings
+        self.steps = self.settings.steps * classes
+        """B in the annealing: steps per round."""
         net.begin(classes, generator=generator(around.seed, "private", task))
         self.critic = new_critic(around, known, task)
         self.optimisers = {
@@ -82,7 +84,7 @@ class Imprint:
         else:
             s_max_i = s_max_of_epoch(epoch + 1, self.mask_epochs, settings.s_max)
             if self.net.variant == "weights":
-                s = weight_scale(epoch + 1, self.mask_epochs, batch + 1, settings.steps, settings.s_max)
+                s = weight_scale(epoch + 1, self.mask_epochs, batch + 1, self.steps, settings.s_max)
             else:
                 s = unit_scale(epoch + 1, self.mask_epochs, settings.s_max)
             masks = self.net.soft_masks(s)
@@ -169,7 +171,7 @@ class Imprint:
 
     def _set_rate(self, epoch: int, batch: int) -> None:
         """Down to 0 over the second movement, in a straight line."""
-        done = (epoch - self.mask_epochs) + batch / self.settings.steps
+        done = (epoch - self.mask_epochs) + batch / self.steps
         left = 1 - done / (self.settings.epochs - self.mask_epochs)
         for optimiser in self.optimisers.values():
             for group in optimiser.param_groups:
