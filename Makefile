@@ -11,8 +11,8 @@ demo: install
 	$(BIN)/engram verify runs/demo-$(STAMP)
 
 test: install
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/pytest
 
