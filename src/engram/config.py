@@ -131,17 +131,20 @@ Settings = Mapping[str, Any]
 
 # Preset -> method (or "*" for all) -> `group.field` -> value. `auto` takes the preset with the data set's name,
 # or `default` where there is none. What led to these values stands in LOG.md.
-_REPLAY: Settings = {"training.augment": "strong", "training.label_smoothing": 0.05, "training.epochs": 3}
+_REPLAY: Settings = {"training.augment": "strong", "training.label_smoothing": 0.05, "training.epochs": 5}
 """For a solver that learns from generated images: a class must not be told by the tone of its generator."""
 
 _DIGITS: Settings = {
     **_REPLAY,
+    "training.epochs": 3,
     "training.batch_size": 32,
     "method.width": 10,
     "method.noise": 32,
     "method.batch_size": 32,
     "method.critic_width": 16,
     "method.epochs": 8,
+    "method.masking": 0.5,
+    "method.penalty_every": 2,
     "method.steps": 25,
     "method.statistics": 10,
     "method.replay": 1280,
