@@ -3,8 +3,8 @@
     python benchmarks/dgm_speed.py RUN
 
 RUN is a folder with a checkpoint. The two ways to sample are timed in turn, best of several, and their images
-compared. The time of a step comes from the run's own records: the fastest round while the masks are learned, and the
-fastest once they are fixed.
+compared. Steps of the GAN are timed in turn on a network at the start and on the run's grown one, as a next task would
+take them: while masks are learned, and under fixed masks, for which the run's first and last ones stand in.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engram.experiment.records import Record
+from engram.data.stream import Task
 from engram.experiment.reopen import reopen
 from engram.memory.generative import Engram, shared_weights
 from engram.methods.dgm import DGM
-from engram.methods.dgm_settings import DGMwSettings
+from engram.methods.imprint import Imprint
 
-BATCH, ROUNDS = 256, 7
+BATCH, ROUNDS, STEPS = 256, 5, 6
 
 
 def masked(engram: Engram, weights: list[Tensor], z: Tensor) -> Tensor:
@@ -60,18 +60,41 @@ def sampling(learner: DGM) -> None:
         print(f"{number + 1:4}  {1e3 * best[0]:10.1f}  {1e3 * best[1]:9.1f}  {best[1] / best[0]:5.2f}  {apart:.1e}")
 
 
-def steps(records: list[Record], settings: DGMwSettings) -> None:
-    print("task  masks learned, ms a step  fixed, ms a step")
-    learned = max(1, round(settings.masking * settings.epochs))
-    for record in records:
-        if record["kind"] == "timing":
-            times = record["step_seconds"][: settings.epochs]
-            halves = [[1e3 * t for t in part if t is not None] for part in (times[:learned], times[learned:])]
-            print(f"{record['task'] + 1:4}" + "".join(f"  {min(half):23.0f}" for half in halves if half))
+def steps(learner: DGM) -> None:
+    settings, channels = learner.settings, learner.around.channels
+    start = DGM(learner.around, variant=learner.variant)
+    images = torch.randint(0, 256, (500, channels, 32, 32), dtype=torch.uint8)
+    tasks, imprints = [], []
+    for one, index in ((start, 0), (learner, len(learner.nets))):
+        targets = torch.full((len(images),), index)
+        tasks.append(Task(index, (index,), tuple(range(index + 1)), images, targets, ("noise",)))
+        imprints.append(Imprint(one.net, learner.around, task=index, classes=1, known=1))
+
+    def best(epoch: int) -> list[float]:
+        seconds = [float("inf")] * 2
+        for _ in range(ROUNDS):
+            for number, (task, imprint) in enumerate(zip(tasks, imprints, strict=True)):
+                began = time.perf_counter()
+                for batch in range(STEPS):
+                    imprint.step(task, epoch, batch)
+                seconds[number] = min(seconds[number], (time.perf_counter() - began) / STEPS)
+        return seconds
+
+    learned = best(0)
+    for imprint, engram in zip(imprints, (learner.engrams[0], learner.engrams[-1]), strict=True):
+        for layer, mask in zip(imprint.net.plastic, engram.binary_masks(), strict=True):
+            layer.embedding.data.fill_(-1.0)[tuple(map(slice, mask.shape))] = mask.float() * 2 - 1
+        imprint.fix_masks(0)
+    fixed = best(settings.epochs - 1)
+    share = settings.masking
+    whole = [share * a + (1 - share) * b for a, b in zip(learned, fixed, strict=True)]
+    print("ms a step       first task  next task  ratio")
+    for name, (first, last) in (("masks learned", learned), ("masks fixed", fixed), ("together", whole)):
+        print(f"{name:14}  {1e3 * first:10.1f}  {1e3 * last:9.1f}  {last / first:5.2f}")
 
 
 if __name__ == "__main__":
     opened = reopen(Path(sys.argv[1]))
     assert isinstance(opened.learner, DGM), "not a run of DGM"
     sampling(opened.learner)
-    steps(opened.records, opened.config.method_settings)
+    steps(opened.learner)

@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 # sizes at which the generative methods learn the toy classes in seconds
 SMALL_GAN = {
     "width": 3, "noise": 16, "epochs": 6, "steps": 20, "batch_size": 16, "critic_width": 8, "replay": 256,
-    "statistics": 3, "lambda_ru": 0.05,
+    "statistics": 3, "lambda_ru": 0.05, "masking": 0.5, "penalty_every": 2,
 }  # fmt: skip
 SMALL_SHARED = {**SMALL_GAN, "solver": "shared"}
 SMALL: dict[str, dict[str, Any]] = {"dgmw": SMALL_GAN, "dgma": SMALL_GAN}
