@@ -17,13 +17,14 @@ class DGMwSettings:
     strokes are drawn: three quarters of them lie in the first layer."""
     noise: int = 64
     """Length of the noise vector."""
-    epochs: int = 20
+    epochs: int = 40
     """Rounds of generator training per task: I in the annealing."""
     steps: int = 50
     """Steps per round, for each class of the task."""
     masking: float = 0.2
     """Share of the rounds in which the masks are learned; in the rest they are binary."""
-    batch_size: int = 64
+    batch_size: int = 16
+    """Images per step. Many small steps draw better than few large ones in the same time."""
     learning_rate: float = 3e-3
     """Of generator and critic (Adam, betas 0.5 and 0.999); falls to 0 over the second movement."""
     s_max: float = 1e4
@@ -86,7 +87,6 @@ class DGMaSettings(DGMwSettings):
     """Settings of DGMa."""
 
     width: int = 10
-    epochs: int = 24
     s_max: float = 200.0
     """The authors' 1e5 decides all masks within the first round: from the second on every sigmoid is saturated."""
     lambda_ru: float = 0.5
