@@ -66,9 +66,10 @@ class TrainingConfig:
     """Decoupled weight decay (AdamW)."""
     label_smoothing: float = 0.0
     """Share of the target that is spread over all classes."""
-    augment: Literal["none", "affine", "photo", "strong"] = "none"
+    augment: Literal["none", "affine", "photo", "strong", "colour"] = "none"
     """Random changes to every training batch: small affine maps; `photo`: mirroring as well; `strong`: wider maps,
-    contrast, brightness and noise, so that a class cannot be told by the tone and texture of its images."""
+    contrast, brightness and noise, so that a class cannot be told by the tone and texture of its images; `colour`:
+    blur, greying and light swapped with dark as well, where shape tells the class and colour does not."""
 
     def __post_init__(self) -> None:
         demand(self.epochs >= 1, "training.epochs", self.epochs, "1 or more")
@@ -134,6 +135,15 @@ Settings = Mapping[str, Any]
 _REPLAY: Settings = {"training.augment": "strong", "training.label_smoothing": 0.05, "training.epochs": 5}
 """For a solver that learns from generated images: a class must not be told by the tone of its generator."""
 
+_SVHN: Settings = {
+    **_REPLAY,
+    "training.augment": "colour",
+    "training.epochs": 8,
+    "method.width": 16,
+    "method.epochs": 100,
+}
+"""Colour, clutter, few images: more steps, more units."""
+
 _DIGITS: Settings = {
     **_REPLAY,
     "training.epochs": 3,
@@ -170,7 +180,11 @@ PRESETS: dict[str, dict[str, Settings]] = {
         "dgmw": _REPLAY,
         "dgma": _REPLAY,
     },
-    "svhn": {"joint": {"training.augment": "affine", "training.epochs": 20}, "dgmw": _REPLAY, "dgma": _REPLAY},
+    "svhn": {
+        "joint": {"training.augment": "affine", "training.epochs": 20},
+        "dgmw": {**_SVHN, "method.lambda_ru": 0.05},
+        "dgma": {**_SVHN, "method.lambda_ru": 0.1},
+    },
     "cifar10": {
         "joint": {"training.augment": "photo", "training.epochs": 5},
         "finetune": {"training.epochs": 1},

@@ -64,8 +64,10 @@ class Solver:
             x = normalise(images[rows].to(device))
             if training.augment != "none":
                 draws = generator(seed, "augment", task, epoch, batch)
-                strong = training.augment == "strong"
+                strong = training.augment in ("strong", "colour")
                 x = augment(x, mirror=training.augment == "photo", reach=1.5 if strong else 1.0, generator=draws)
+                if training.augment == "colour":
+                    x = recolour(x, generator=draws)
                 if strong:
                     x = disturb(x, generator=draws)
             set_rate(self.optimiser, training, self.clock.share)
@@ -152,6 +154,22 @@ def disturb(x: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
     noise = torch.randn(x.shape, generator=generator) * strength
     contrast = (1 + 0.3 * tone[:, 0]).clamp(min=0.2)
     return (x * contrast.to(x) + (0.15 * tone[:, 1]).to(x) + noise.to(x)).clamp_(-1, 1)
+
+
+def recolour(x: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+    """Random blur, part of the way to grey, and for half of the images light and dark swapped.
+
+    (B, C, H, W) in [-1, 1] -> the same shape. For images whose shape tells the class and whose colours do not: what is
+    left of a generator's own palette and texture is then the same for all classes.
+    """
+    blur, grey, swap = torch.rand(3, len(x), 1, 1, 1, generator=generator).to(x)
+    kernel = torch.tensor([1.0, 2.0, 1.0]).to(x) / 4
+    kernel = torch.outer(kernel, kernel).expand(x.shape[1], 1, 3, 3)
+    for share in ((2 * blur).clamp(max=1), (2 * blur - 1).clamp(min=0)):  # the second time for half of them
+        soft = F.conv2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), kernel, groups=x.shape[1])
+        x = torch.lerp(x, soft, share)
+    x = torch.lerp(x, x.mean(1, keepdim=True), grey)
+    return torch.where(swap < 0.5, -x, x)
 
 
 def adam(net: nn.Module, training: TrainingConfig) -> torch.optim.AdamW:
