@@ -135,6 +135,9 @@ Settings = Mapping[str, Any]
 _REPLAY: Settings = {"training.augment": "strong", "training.label_smoothing": 0.05, "training.epochs": 5}
 """For a solver that learns from generated images: a class must not be told by the tone of its generator."""
 
+_SHAPES: Settings = {**_REPLAY, "method.rare": 4.0}
+"""Grey images of single things: what is rare is another way to write or to cut, and has to be known."""
+
 _SVHN: Settings = {
     **_REPLAY,
     "training.augment": "colour",
@@ -171,14 +174,14 @@ PRESETS: dict[str, dict[str, Settings]] = {
     "mnist": {
         "joint": {"training.augment": "affine", "training.label_smoothing": 0.05},
         "finetune": {"training.epochs": 1},
-        "dgmw": _REPLAY,
-        "dgma": _REPLAY,
+        "dgmw": _SHAPES,
+        "dgma": _SHAPES,
     },
     "fashion-mnist": {
         "joint": {"training.augment": "photo"},
         "finetune": {"training.epochs": 1},
-        "dgmw": _REPLAY,
-        "dgma": _REPLAY,
+        "dgmw": _SHAPES,
+        "dgma": _SHAPES,
     },
     "svhn": {
         "joint": {"training.augment": "affine", "training.epochs": 20},

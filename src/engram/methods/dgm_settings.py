@@ -25,6 +25,9 @@ class DGMwSettings:
     """Share of the rounds in which the masks are learned; in the rest they are binary."""
     batch_size: int = 16
     """Images per step. Many small steps draw better than few large ones in the same time."""
+    rare: float = 0.0
+    """How much more often the generator is shown images that are unlike the rest of their class: the weight of an image
+    is its distance to its tenth nearest neighbour to this power. 0 shows all evenly."""
     learning_rate: float = 3e-3
     """Of generator and critic (Adam, betas 0.5 and 0.999); falls to 0 over the second movement."""
     s_max: float = 1e4
@@ -73,7 +76,7 @@ class DGMwSettings:
         demand(0 <= self.r < 1, "method.r", self.r, "0 or more and below 1")
         demand(self.K >= 0, "method.K", self.K, "0 or more")
         demand(not (self.r and self.K), "method.K", self.K, "0 where method.r is set")
-        for name in ("lambda_ru", "lambda_gp", "lambda_aux"):
+        for name in ("rare", "lambda_ru", "lambda_gp", "lambda_aux"):
             demand(getattr(self, name) >= 0, f"method.{name}", getattr(self, name), "0 or more")
 
     @property

@@ -21,6 +21,7 @@ from engram.memory.generative import alive_units, prune
 from engram.methods.adversarial import Critic, critic_terms, generator_terms
 from engram.methods.dgm_settings import DGMwSettings
 from engram.methods.learner import State, Surroundings
+from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.losses import alpha, sparsity
@@ -49,6 +50,8 @@ class Imprint:
         """The binary masks, once they are fixed."""
         self.alive: list[Tensor] = []
         self.averaged: list[Tensor] = []
+        self.odds: Tensor | None = None
+        """How often each of the task's images is drawn; derived, not state."""
         entries = sum(layer.embedding.numel() for layer in net.plastic)
         self.pressure = self.settings.lambda_ru * alpha(
             entries, entries - sum(layer.size().reserved for layer in net.plastic)
@@ -68,7 +71,9 @@ class Imprint:
         """One step of critic and generator, on one batch of fakes. `replay`: normalised images and their columns."""
         settings, device = self.settings, self.around.device
         draws = generator(self.around.seed, "gan", task.index, epoch, batch)
-        rows = torch.randint(len(task), (settings.batch_size,), generator=draws)
+        if self.odds is None:
+            self.odds = odds(task.images, task.targets, settings.rare)
+        rows = draw_rows(self.odds, settings.batch_size, generator=draws)
         real = normalise(task.images[rows].to(device))
         columns = task.targets[rows].to(device)
         classes = columns - task.columns[0]  # within the task
