@@ -34,9 +34,9 @@ class Critic(nn.Module):
         features = self.trunk(x)
         return self.score(features).squeeze(1), self.classes(features)
 
-    def judge(self, x: Tensor) -> Tensor:
-        """The score alone."""
-        return self.score(self.trunk(x)).squeeze(1)  # type: ignore[no-any-return]
+    def slope(self, x: Tensor) -> Tensor:
+        """The gradient of each image's score with respect to it, (B, C, 32, 32), differentiable in the weights."""
+        return self.trunk.pull_back(x, self.score.weight.expand(len(x), -1))
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def critic_terms(
         class_term = F.cross_entropy(answers, truth)
     return CriticTerms(
         adversarial=critic_loss(scores[:count], scores[count : 2 * count]),
-        penalty=gradient_penalty(critic.judge, real, fake, generator=generator) if penalty else None,
+        penalty=gradient_penalty(critic.slope, real, fake, generator=generator) if penalty else None,
         classes=class_term,
     )
 

@@ -53,20 +53,32 @@ def generator_loss(fake_scores: Tensor) -> Tensor:
     return -fake_scores.mean()
 
 
-def gradient_penalty(
-    critic: Callable[[Tensor], Tensor], real: Tensor, fake: Tensor, *, generator: torch.Generator
-) -> Tensor:
+Slope = Callable[[Tensor], Tensor]
+"""Images (B, ...) -> the gradient of each one's score with respect to it, (B, ...)."""
+
+
+def slope_of(critic: Callable[[Tensor], Tensor]) -> Slope:
+    """The slope of any critic, found by differentiating it. `critic` maps (B, ...) to one score an image."""
+
+    def slope(x: Tensor) -> Tensor:
+        x = x.requires_grad_()
+        # the sum's gradient holds each image's own gradient, as no score depends on another image
+        (grad,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+        return grad
+
+    return slope
+
+
+def gradient_penalty(slope: Slope, real: Tensor, fake: Tensor, *, generator: torch.Generator) -> Tensor:
     """E[(||grad_x D(x_hat)||_2 - 1)^2], x_hat uniform on the line from a fake to a real image (WGAN-GP).
 
-    real, fake (B, ...); `critic` maps (B, ...) to one score an image, (B,) or (B, 1), and must treat the
-    images independently: batch normalisation in it would mix their gradients. The result can be
-    differentiated with respect to the critic's parameters; nothing flows back into real or fake.
+    real, fake (B, ...). The critic behind `slope` must treat the images independently: batch normalisation in it would
+    mix their gradients. The result can be differentiated with respect to the critic's parameters; nothing flows back
+    into real or fake.
     """
     assert real.shape == fake.shape
     u = torch.rand(real.shape[0], generator=generator, device=real.device, dtype=real.dtype)
     u = u.reshape(-1, *[1] * (real.dim() - 1))
-    x_hat = (u * real.detach() + (1 - u) * fake.detach()).requires_grad_()
-    # the sum's gradient holds each image's own gradient, as no score depends on another image
-    (grad,) = torch.autograd.grad(critic(x_hat).sum(), x_hat, create_graph=True)
+    grad = slope(torch.lerp(fake.detach(), real.detach(), u))
     norm: Tensor = torch.linalg.vector_norm(grad.flatten(start_dim=1), dim=1)
     return (norm - 1).square().mean()

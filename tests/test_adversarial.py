@@ -1,0 +1,35 @@
+"""The critic's slope, written out, against differentiating the critic twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engram.methods.adversarial import Critic
+from engram.plastic.losses import gradient_penalty, slope_of
+from engram.seeding import generator
+
+
+@pytest.mark.parametrize("kernel", [3, 4, 5])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_penalty_and_its_gradients_are_those_of_double_differentiation(kernel: int, channels: int) -> None:
+    critic = Critic(channels, 2, width=4, kernel=kernel, generator=generator(0, "critic")).double()
+    for parameter in critic.parameters():  # biases too: they say where the kinks lie
+        torch.nn.init.normal_(parameter, std=0.3, generator=generator(0, "weights"))
+    real, fake = torch.randn(2, 5, channels, 32, 32, generator=generator(0, "images"), dtype=torch.float64)
+    found = []
+    for slope in (critic.slope, slope_of(lambda x: critic(x)[0])):
+        critic.zero_grad()
+        penalty = gradient_penalty(slope, real, fake, generator=generator(0, "line"))
+        torch.autograd.backward(penalty)
+        weights = [p for name, p in critic.named_parameters() if name.endswith("weight") and "classes" not in name]
+        assert len(weights) == 4
+        found.append((penalty.detach(), [w.grad.clone() for w in weights if w.grad is not None]))
+    (value, grads), (expected, expected_grads) = found
+    assert abs(float(expected)) > 0.01
+    torch.testing.assert_close(value, expected)
+    for grad, known in zip(grads, expected_grads, strict=True):
+        assert known.abs().max() > 1e-4
+        torch.testing.assert_close(grad, known)
+    biases = [p.grad for name, p in critic.named_parameters() if name.endswith("bias")]
+    assert all(grad is None or not grad.any() for grad in biases)  # a slope does not change with height
