@@ -23,7 +23,21 @@ SMALL_GAN = {
     "statistics": 3, "lambda_ru": 0.05, "masking": 0.5, "penalty_every": 2,
 }  # fmt: skip
 SMALL_SHARED = {**SMALL_GAN, "solver": "shared"}
-SMALL: dict[str, dict[str, Any]] = {"dgmw": SMALL_GAN, "dgma": SMALL_GAN}
+SMALL_RIVAL = {
+    "width": 6, "noise": 16, "epochs": 8, "steps": 20, "batch_size": 16, "critic_width": 8, "replay": 256,
+    "statistics": 3, "learning_rate": 3e-3,
+}  # fmt: skip
+SMALL: dict[str, dict[str, Any]] = {
+    "dgmw": SMALL_GAN,
+    "dgma": SMALL_GAN,
+    "dgr": SMALL_RIVAL,
+    "mergan": {**SMALL_RIVAL, "steps": 40},
+    "mergan-ra": {**SMALL_RIVAL, "steps": 40},
+    "ewcm": {**SMALL_RIVAL, "fisher_images": 20},
+    "icarl": {"K": 40},
+    "ewc": {"fisher_images": 20},
+    "ewc-s": {"fisher_images": 20},
+}
 
 
 def write_npz(path: Path, *, classes: int = 4, channels: int = 1, per_class: int = 40, seed: int = 0) -> Path:

@@ -25,7 +25,7 @@ ROOMS = [
     "experiment",
     "cli",
 ]
-WITHOUT_TORCH = ["errors.py", "config.py", "cli.py", "__init__.py", "evaluation/metrics.py"]
+WITHOUT_TORCH = ["errors.py", "config.py", "cli/__init__.py", "cli/bench.py", "__init__.py", "evaluation/metrics.py"]
 
 
 def imports(path: Path, *, at_top: bool = False) -> set[str]:

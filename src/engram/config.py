@@ -164,6 +164,9 @@ _DIGITS: Settings = {
 }
 """144 images a class: a demonstration of two minutes."""
 
+_STORED: Settings = {"training.augment": "affine", "training.epochs": 5}
+"""For a solver that sees ten stored images of every old class again and again."""
+
 PRESETS: dict[str, dict[str, Settings]] = {
     "default": {"dgmw": _REPLAY, "dgma": _REPLAY},
     "digits": {
@@ -176,6 +179,17 @@ PRESETS: dict[str, dict[str, Settings]] = {
         "finetune": {"training.epochs": 1},
         "dgmw": _SHAPES,
         "dgma": _SHAPES,
+        "icarl": {**_STORED, "method.K": 100},
+        "ewc-s": _STORED,
+        "si-s": _STORED,
+        "rwalk-s": _STORED,
+        "ewc": {"training.epochs": 1},
+        "si": {"training.epochs": 1},
+        "rwalk": {"training.epochs": 1},
+        "dgr": _REPLAY,
+        "mergan": _REPLAY,
+        "mergan-ra": _REPLAY,
+        "ewcm": _REPLAY,
     },
     "fashion-mnist": {
         "joint": {"training.augment": "photo"},

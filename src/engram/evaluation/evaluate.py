@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -22,6 +22,25 @@ class Answers(Protocol):
     def scores(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, 32, 32) uint8 -> (B, classes seen)."""
         ...
+
+
+@runtime_checkable
+class TwoAnswers(Protocol):
+    """A learner with a second way to answer, to be recorded beside the first: iCaRL's network behind its means."""
+
+    def second_scores(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, 32, 32) uint8 -> (B, classes seen)."""
+        ...
+
+
+@dataclass(frozen=True)
+class SecondAnswer:
+    """The second way, as if it were the only one."""
+
+    learner: TwoAnswers
+
+    def scores(self, images: torch.Tensor) -> torch.Tensor:
+        return self.learner.second_scores(images)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError, DivergedError, RunError
 from engram.evaluation import metrics
-from engram.evaluation.evaluate import evaluate
+from engram.evaluation.evaluate import SecondAnswer, TwoAnswers, evaluate
 from engram.experiment import checkpoint
 from engram.experiment.board import Board, NoBoard
 from engram.experiment.folder import (
@@ -212,6 +212,9 @@ class _Experiment:
             forgetting=metrics.forgetting(matrix),
             backward_transfer=metrics.backward_transfer(matrix),
         )
+        if isinstance(self.learner, TwoAnswers):
+            second = evaluate(SecondAnswer(self.learner), dataset, task.seen)
+            self._note("second_answer", task=task.index, **second.as_record())
         self._note("task", task=task.index, state=checkpoint.fingerprint(self.learner.state()))
         seconds = self.seconds + learned - self.began
         self._note(

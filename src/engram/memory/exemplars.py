@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engram.data.stream import Task
+
 
 def herd(features: Tensor, count: int) -> Tensor:
     """Rows whose running mean stays nearest to the mean of all, best first (Rebuffi et al. 2017, algorithm 4).
@@ -63,3 +65,22 @@ class Exemplars:
     @classmethod
     def of(cls, state: dict[str, Any]) -> Exemplars:
         return cls({int(column): kept for column, kept in state.items()})
+
+
+def evenly(task: Task, exemplars: Exemplars, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """An epoch's images and columns, as many in all as the task has, the same number of every class seen.
+
+    Stored images come back again and again; of the task's own a random part is taken. Unless the classes are even, ten
+    old images beside thousands of new ones teach a solver to answer with the new class.
+    """
+    count, rest = divmod(len(task), len(task.seen))
+    images, targets = [], []
+    for column in range(len(task.seen)):
+        some = count + (column < rest)
+        if column in task.columns:
+            rows = torch.nonzero(task.targets == column).squeeze(1)
+            images.append(task.images[rows[torch.randint(len(rows), (some,), generator=generator)]])
+        else:
+            images.append(exemplars.draw(column, some, generator=generator))
+        targets.append(torch.full((some,), column))
+    return torch.cat(images), torch.cat(targets)

@@ -13,18 +13,15 @@ paper's: the critic's class output answers, trained on the task's real images an
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from engram.data.stream import Task
-from engram.memory.exemplars import Exemplars, herd, pick
+from engram.memory.exemplars import herd, pick
 from engram.memory.generative import (
     ClassNet,
     Engram,
@@ -41,7 +38,8 @@ from engram.methods.adversarial import Critic
 from engram.methods.dgm_settings import DGMaSettings, DGMwSettings
 from engram.methods.imprint import Imprint, new_critic
 from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
-from engram.methods.solver import Examples, Solver, normalise
+from engram.methods.rehearsal import Rehearsal
+from engram.methods.solver import Examples, normalise
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.masks import Variant
 from engram.seeding import generator
@@ -70,14 +68,9 @@ class DGM:
         self.engrams: list[Engram] = []
         self.nets: list[ClassNet] = []
         """One compact network per class seen, in order of appearance; derived from engrams and weights."""
-        self.solver = Solver(around)
-        self.judge: nn.Module | None = None
-        """The solver as it was at the start of the epoch: it says which generated images are replayed."""
+        self.rehearsal = Rehearsal(around, replay=self.settings.replay, keep=self.settings.keep)
         self.answering: Critic | None = None
         """The last task's critic, where it is the solver."""
-        self.exemplars = Exemplars()
-        self.real_share = 0.0
-        """Share of real images in the replay; 0 in the strict setting."""
         self.pool: tuple[int, Examples] | None = None
         """Replayed images of one epoch, for the paper's solver; derived, not state."""
 
@@ -95,13 +88,15 @@ class DGM:
         if self.stage == "imprint":
             tick(self.clock, partial(self._imprint_step, task), _MaskNotes(observe, self))
             self._consolidate(task, observe)
-        if len(task.seen) > 1 and not self.shared:  # a single class needs no solver
-            self.solver.fit(partial(self._lessons, task.index), task=task.index, observe=observe)
-        self.solver.clock, self.judge, self.stage = Clock(), None, "idle"
+        if self.shared:
+            self.rehearsal.end()
+        else:
+            self.rehearsal.fit(self._draw, task=task.index, observe=observe)
+        self.stage = "idle"
 
     def scores(self, images: Tensor) -> Tensor:
         if self.answering is None:
-            return self.solver.scores(images)
+            return self.rehearsal.solver.scores(images)
         with torch.inference_mode():
             return self.answering(normalise(images.to(self.around.device)))[1]  # type: ignore[no-any-return]
 
@@ -148,36 +143,28 @@ class DGM:
             for use, a, b in zip(usage, before, after, strict=True)
         ]
         observe.note("growth", layers=layers)
-        observe.note("memory", bytes=ledger(self.net, self.engrams) | {"exemplars": self.exemplars.bytes})
+        observe.note("memory", bytes=ledger(self.net, self.engrams) | {"exemplars": self.rehearsal.stored.bytes})
         observe.note("retention", classes=len(self.nets), changed=self.retention())
         self.clock = Clock()
-        self.solver.begin(len(task.seen), task=task.index, images=self.settings.replay, start="warm")
-        self.solver.clock.begins = GAN_SHARE
+        self.rehearsal.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
         self.stage = "solve"
 
     def _store(self, task: Task) -> None:
         """The relaxed setting: keep some real images of the task's classes; K is shared out anew among all."""
         mean = len(task) // len(task.classes)
         per_class = self.settings.K // len(task.seen) if self.settings.K else round(self.settings.r * mean)
-        self.exemplars.shrink(per_class)
+        self.rehearsal.stored.shrink(per_class)
         for column in task.columns:
             rows = torch.nonzero(task.targets == column).squeeze(1)
             if self.settings.selection == "herding":
-                features = [self.solver.features(task.images[some]) for some in torch.split(rows, 500)]
+                features = [self.rehearsal.solver.features(task.images[some]) for some in torch.split(rows, 500)]
                 best = herd(torch.cat(features), per_class)
             else:
                 best = pick(per_class, len(rows), generator=generator(self.around.seed, "store", column))
-            self.exemplars.add(column, task.images[rows[best]])
-        self.real_share = min(1.0, per_class / mean)
+            self.rehearsal.stored.add(column, task.images[rows[best]])
+        self.rehearsal.real_share = min(1.0, per_class / mean)
 
     # ---------------------------------------------------------------- replay
-
-    def _lessons(self, task: int, epoch: int) -> Examples:
-        """What the solver learns from in an epoch."""
-        if self.solver.clock.batch == 0:  # else resumed within the epoch: the judge was saved with it
-            chooses = epoch > 0 and self.settings.keep < 1
-            self.judge = copy.deepcopy(self.solver.net).eval() if chooses else None
-        return self._replay(task, epoch, self.settings.replay)
 
     def _past(self, task: Task, epoch: int, batch: int) -> Examples | None:
         """A batch of replayed images, evenly over the past classes, for the paper's solver; always of one size."""
@@ -185,38 +172,16 @@ class DGM:
             return None
         size = self.settings.batch_size
         if self.pool is None or self.pool[0] != epoch:
-            images, targets = self._replay(task.index, epoch, size * self.clock.batches)
+            total, columns = size * self.clock.batches, len(self.nets)
+            images, targets = self.rehearsal.draw(self._draw, total, columns=columns, task=task.index, epoch=epoch)
             order = torch.randperm(len(images), generator=generator(self.around.seed, "pool", task.index, epoch))
             self.pool = epoch, (images[order], targets[order])
         some = slice(batch * size, (batch + 1) * size)
         images, targets = self.pool[1]
         return normalise(images[some].to(self.around.device)), targets[some].to(self.around.device)
 
-    def _replay(self, task: int, epoch: int, total: int) -> Examples:
-        """Images of every class that has an engram, evenly, fresh for every epoch."""
-        count, rest = divmod(total, len(self.nets))
-        images, targets = [], []
-        for column, net in enumerate(self.nets):
-            draws = generator(self.around.seed, "replay", task, epoch, column)
-            some = count + (column < rest)
-            real = round(self.real_share * some)
-            images.append(self._draw(net, column, some - real, draws))
-            if real:
-                images.append(self.exemplars.draw(column, real, generator=draws))
-            targets.append(torch.full((some,), column))
-        return torch.cat(images), torch.cat(targets)
-
-    def _draw(self, net: ClassNet, column: int, count: int, draws: torch.Generator) -> Tensor:
-        """Generated images of a class, the doubtful ones left out where there is a judge."""
-        if self.judge is None:
-            return sample(net, count, generator=draws)
-        images = sample(net, math.ceil(count / self.settings.keep), generator=draws)
-        with torch.inference_mode():
-            sure = [
-                F.log_softmax(self.judge(normalise(some.to(self.around.device))), 1)[:, column].cpu()
-                for some in torch.split(images, 500)
-            ]
-        return images[torch.cat(sure).argsort(descending=True, stable=True)[:count]]
+    def _draw(self, column: int, count: int, draws: torch.Generator) -> Tensor:
+        return sample(self.nets[column], count, generator=draws)
 
     # ---------------------------------------------------------------- state
 
@@ -224,16 +189,12 @@ class DGM:
         state: State = {
             "stage": self.stage,
             "clock": self.clock.state(),
-            "solver": self.solver.state(),
+            "rehearsal": self.rehearsal.state(),
             "layers": {str(n): dict(layer.state_dict()) for n, layer in enumerate(self.net.plastic)},
             "engrams": {str(n): engram_state(engram) for n, engram in enumerate(self.engrams)},
-            "exemplars": self.exemplars.state(),
-            "real_share": self.real_share,
         }
         if self.imprint is not None:
             state["imprint"] = self.imprint.state()
-        if self.judge is not None:
-            state["judge"] = dict(self.judge.state_dict())
         if self.answering is not None:
             state["answering"] = {
                 "known": self.answering.classes.classes,
@@ -245,7 +206,7 @@ class DGM:
         device = self.around.device
         self.stage = state["stage"]
         self.clock = Clock.of(state["clock"], device)
-        self.solver.load(state["solver"])
+        self.rehearsal.load(state["rehearsal"])
         for layer, saved in zip(self.net.plastic, state["layers"].values(), strict=True):
             layer.weight = nn.Parameter(saved["weight"].to(device))
             layer.embedding = nn.Parameter(saved["embedding"].to(device))
@@ -253,13 +214,9 @@ class DGM:
             layer.start_free = saved["start_free"].to(device)
         self.engrams = [engram_of(saved) for saved in state["engrams"].values()]
         self.nets = [net for engram in self.engrams for net in extract(engram, shared_weights(self.net))]
-        self.exemplars, self.real_share = Exemplars.of(state["exemplars"]), state["real_share"]
-        self.imprint = self.pool = self.judge = self.answering = self.net.private = None
+        self.imprint = self.pool = self.answering = self.net.private = None
         if "imprint" in state:
             self.imprint = Imprint.of(state["imprint"], self.net, self.around)
-        if "judge" in state:
-            self.judge = copy.deepcopy(self.solver.net).eval()
-            self.judge.load_state_dict(state["judge"])
         if "answering" in state:
             self.answering = new_critic(self.around, state["answering"]["known"], 0)
             self.answering.load_state_dict(state["answering"]["net"])

@@ -12,13 +12,31 @@ from engram.data.datasets import Dataset
 from engram.errors import unknown
 from engram.methods.bounds import FINETUNE, JOINT
 from engram.methods.dgm import DGMA, DGMW
+from engram.methods.dgr import DGR_METHOD
+from engram.methods.ewc import EWC, EWC_S
+from engram.methods.ewcm import EWC_M
+from engram.methods.icarl import ICARL
 from engram.methods.learner import Learner, Method, Surroundings
+from engram.methods.mergan import MERGAN, MERGAN_RA
+from engram.methods.rwalk import RWALK, RWALK_S
+from engram.methods.si import SI, SI_S
 
 METHODS: dict[str, Method] = {
     "joint": JOINT,
     "finetune": FINETUNE,
     "dgmw": DGMW,
     "dgma": DGMA,
+    "icarl": ICARL,
+    "ewc-s": EWC_S,
+    "si-s": SI_S,
+    "rwalk-s": RWALK_S,
+    "ewc": EWC,
+    "si": SI,
+    "rwalk": RWALK,
+    "dgr": DGR_METHOD,
+    "mergan": MERGAN,
+    "mergan-ra": MERGAN_RA,
+    "ewcm": EWC_M,
 }
 
 

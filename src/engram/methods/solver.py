@@ -18,6 +18,9 @@ from engram.seeding import generator
 Examples = tuple[torch.Tensor, torch.Tensor]
 """(N, C, 32, 32) uint8 images, (N,) columns of the answer"""
 
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(the batch as the network saw it, its scores, its columns) -> the loss to descend"""
+
 
 class Solver:
     """Trunk and growing head, their optimiser, and the place within the task.
@@ -48,8 +51,20 @@ class Solver:
         self.optimiser = adam(self.net, training)
         self.clock = Clock(epochs=training.epochs, batches=max(1, images // training.batch_size))
 
-    def fit(self, data: Callable[[int], Examples], *, task: int, observe: Observer) -> None:
-        """Cross-entropy on an epoch's images and targets, from where the clock stands to the end of the task."""
+    def fit(
+        self,
+        data: Callable[[int], Examples],
+        *,
+        task: int,
+        observe: Observer,
+        loss: Loss | None = None,
+        before_step: Callable[[], None] | None = None,
+        after_step: Callable[[], None] | None = None,
+    ) -> None:
+        """Learn an epoch's images and targets, from where the clock stands to the end of the task.
+
+        Cross-entropy, unless `loss` is given. `before_step` finds the loss's gradients in place and may add to them.
+        """
         training, seed, device = self.around.training, self.around.seed, self.around.device
         images = targets = order = torch.empty(0)
         ready = -1
@@ -71,11 +86,19 @@ class Solver:
                 if strong:
                     x = disturb(x, generator=draws)
             set_rate(self.optimiser, training, self.clock.share)
-            loss = F.cross_entropy(self.net(x), targets[rows].to(device), label_smoothing=training.label_smoothing)
+            truth = targets[rows].to(device)
+            if loss is None:
+                value = F.cross_entropy(self.net(x), truth, label_smoothing=training.label_smoothing)
+            else:
+                value = loss(x, self.net(x), truth)
             self.optimiser.zero_grad()
-            torch.autograd.backward(loss)
+            torch.autograd.backward(value)
+            if before_step is not None:
+                before_step()
             self.optimiser.step()
-            return {"class": loss}
+            if after_step is not None:
+                after_step()
+            return {"class": value}
 
         self.net.train()
         tick(self.clock, step, observe)

@@ -1,0 +1,85 @@
+"""Commands about one run: run, sample, predict, verify."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from engram.cli.shared import console, parse_setting, print_checks, signals_set
+from engram.errors import ConfigError
+
+
+def do_run(chosen: argparse.Namespace) -> int:
+    settings = dict(parse_setting(text) for text in chosen.set)
+    from engram.experiment.progress import Watch, accuracy_table
+    from engram.experiment.records import read_records
+    from engram.experiment.run import Interrupted, Request, Stop, default_folder, run
+
+    request = Request(
+        dataset=chosen.dataset,
+        method=chosen.method,
+        preset=chosen.preset,
+        seed=chosen.seed,
+        order_seed=chosen.order_seed,
+        settings=settings,
+    )
+    folder = chosen.out or default_folder(request.config())
+    out = console()
+    stop = Stop()
+    with signals_set(stop):
+        try:
+            run(
+                request,
+                folder,
+                resume=chosen.resume,
+                tensorboard=chosen.tensorboard,
+                display=Watch(out),
+                stop=stop,
+            )
+        except Interrupted:
+            tensorboard = " --tensorboard" if chosen.tensorboard else ""
+            print(f"saved; go on with: engram run --resume --out {shlex.quote(str(folder))}{tensorboard}")
+            return 130
+    out.print()
+    out.print(accuracy_table(list(read_records(folder))))
+    print(f"\nrun folder: {folder}")
+    return 0
+
+
+def do_sample(chosen: argparse.Namespace) -> int:
+    from PIL import Image
+
+    from engram.errors import unknown
+    from engram.experiment.reopen import demand_classes, reopen, sample_grid
+
+    if chosen.per_class < 1:
+        raise ConfigError(f"--per-class {chosen.per_class} must be 1 or more")
+    run = reopen(chosen.run)
+    demand_classes(run)
+    wanted = chosen.classes.split(",") if chosen.classes else list(run.names)
+    for name in wanted:
+        if name not in run.names:
+            raise unknown("class", name, run.names)
+    sheet = sample_grid(run, [run.names.index(name) for name in wanted], chosen.per_class, chosen.seed)
+    picture = Image.fromarray(sheet[0].numpy() if run.channels == 1 else sheet.permute(1, 2, 0).contiguous().numpy())
+    picture = picture.resize((picture.width * 2, picture.height * 2), Image.Resampling.NEAREST)
+    try:
+        picture.save(chosen.out)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--out {chosen.out} cannot be written ({error}); name a .png file") from error
+    print(f"{chosen.out}: {', '.join(wanted)}")
+    return 0
+
+
+def do_predict(chosen: argparse.Namespace) -> int:
+    from engram.experiment.reopen import predict, reopen
+
+    for answer in predict(reopen(chosen.run), chosen.images):
+        print(f"{answer.path}: {answer.name} ({100 * answer.probability:.1f} %)")
+    return 0
+
+
+def do_verify(chosen: argparse.Namespace) -> int:
+    from engram.experiment.reopen import verify
+
+    return print_checks(verify(chosen.run))

@@ -1,0 +1,240 @@
+"""Many runs: methods x seeds x data sets, each a resumable run folder, several processes at a time.
+
+    plan ──> cells ──> processes `engram run --resume --out FOLDER` ──> summaries ──> table
+
+A cell is whatever its folder says it is. Calling the bench again therefore does what is missing and nothing else: runs
+that were killed go on where they were, runs that are done are left alone, runs that failed are tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from engram.errors import ConfigError, EngramError
+from engram.evaluation.paper import paper_accuracy
+from engram.experiment.summary import Summary, summarise
+
+POLL_SECONDS = 0.5
+
+Status = Literal["waiting", "running", "done", "failed", "stopped"]
+
+
+@dataclass
+class Cell:
+    """One run of the bench."""
+
+    dataset: str
+    method: str
+    seed: int
+    folder: Path
+    status: Status = "waiting"
+    tries: int = 0
+    error: str = ""
+    summary: Summary | None = None
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def log(self) -> Path:
+        """What its process printed, the last time it was started."""
+        return self.folder.parent / "logs" / f"{self.name}.log"
+
+    def look(self) -> None:
+        """Read how far it has come."""
+        try:
+            self.summary = summarise(self.folder)
+        except EngramError as error:
+            self.error = str(error)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done, and how."""
+
+    datasets: Sequence[str]
+    methods: Sequence[str]
+    seeds: Sequence[int]
+    out: Path
+    jobs: int
+    threads: int
+    """Per process: two that each spin on all cores are ten times slower than two that share them."""
+    settings: Sequence[str] = ()
+    """`group.field=value`, for all runs."""
+    tries: int = 2
+    """How often a run that fails is started, in one call."""
+
+    def cells(self) -> list[Cell]:
+        """One per data set, method and seed: a seed of all methods before the next seed."""
+        return [
+            Cell(dataset, method, seed, self.out / f"{_plain(dataset)}-{method}-seed{seed}")
+            for dataset in self.datasets
+            for seed in self.seeds
+            for method in self.methods
+        ]
+
+    def command(self, cell: Cell) -> list[str]:
+        words = [sys.executable, "-m", "engram", "run", "--resume", "--out", str(cell.folder)]
+        words += ["--dataset", cell.dataset, "--method", cell.method, "--seed", str(cell.seed)]
+        for setting in (f"runtime.threads={self.threads}", *self.settings):
+            words += ["--set", setting]
+        return words
+
+
+def _plain(dataset: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(dataset).name)
+
+
+def share_out(cores: int, jobs: int | None) -> tuple[int, int]:
+    """Processes and threads for each. Without a wish, one thread each: that uses the cores best.
+
+    >>> share_out(8, None), share_out(8, 3), share_out(2, 4)
+    ((8, 1), (3, 2), (4, 1))
+    """
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs {jobs} must be 1 or more")
+    jobs = jobs or cores
+    return jobs, max(1, cores // jobs)
+
+
+class Stopped(Exception):
+    """Somebody asked the bench to stop; its runs have saved."""
+
+
+def bench(
+    plan: Plan, *, show: Callable[[Sequence[Cell]], None], asked: Callable[[], bool] = lambda: False
+) -> list[Cell]:
+    """Run every cell that is not done. A run that fails does not stop the others."""
+    cells = plan.cells()
+    for cell in cells:
+        cell.look()
+        if cell.summary is not None and cell.summary.done:
+            cell.status = "done"
+    plan.out.mkdir(parents=True, exist_ok=True)
+    (plan.out / "logs").mkdir(exist_ok=True)
+    try:
+        while True:
+            running = [cell for cell in cells if cell.status == "running"]
+            for cell in running:
+                _watch(cell, plan.tries)
+            waiting = [cell for cell in cells if cell.status == "waiting"]
+            free = plan.jobs - sum(cell.status == "running" for cell in cells)
+            for cell in waiting[: max(free, 0)]:
+                _start(cell, plan)
+            show(cells)
+            if not any(cell.status in ("running", "waiting") for cell in cells):
+                return cells
+            if asked():
+                raise Stopped
+            time.sleep(POLL_SECONDS)
+    finally:
+        _stop(cells)
+        show(cells)
+
+
+def _start(cell: Cell, plan: Plan) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(plan.threads), "MKL_NUM_THREADS": str(plan.threads)}
+    with cell.log.open("wb") as log:
+        # a group of its own: Ctrl-C reaches the bench, and the bench tells its runs
+        cell.process = subprocess.Popen(
+            plan.command(cell),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+    cell.status, cell.tries = "running", cell.tries + 1
+
+
+def _watch(cell: Cell, tries: int) -> None:
+    assert cell.process is not None
+    code = cell.process.poll()
+    cell.look()
+    if code is None:
+        return
+    cell.process = None
+    if code == 0 and cell.summary is not None and cell.summary.done:
+        cell.status, cell.error = "done", ""
+        return
+    cell.error = _last_line(cell.log) or f"ended with exit code {code}"
+    # a user's mistake (2) will be the same mistake again
+    cell.status = "failed" if code == 2 or cell.tries >= tries else "waiting"
+
+
+def _stop(cells: Iterable[Cell]) -> None:
+    """Ask all that still run to save and stop, and wait for them."""
+    running = [cell for cell in cells if cell.process is not None]
+    for cell in running:
+        assert cell.process is not None
+        cell.process.send_signal(signal.SIGINT)
+    for cell in running:
+        assert cell.process is not None
+        cell.process.wait()
+        cell.process, cell.status = None, "stopped"
+        cell.look()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one data set, over its seeds that are done."""
+
+    dataset: str
+    method: str
+    seeds: list[int]
+    classes: int
+    mean: float | None
+    """A_t at the end, in per cent."""
+    deviation: float | None
+    """Between seeds (n - 1); None for one seed."""
+    paper: float | None
+    memory: float | None
+    seconds: float | None
+
+    @property
+    def gap(self) -> float | None:
+        return None if self.mean is None or self.paper is None else self.mean - self.paper
+
+
+def rows(cells: Iterable[Cell]) -> list[Row]:
+    """Means over seeds, in the order of the cells."""
+    groups: dict[tuple[str, str], list[Summary]] = {}
+    for cell in cells:
+        group = groups.setdefault((cell.dataset, cell.method), [])
+        if cell.summary is not None and cell.summary.done:
+            group.append(cell.summary)
+    table = []
+    for (dataset, method), done in groups.items():
+        values = [100 * summary.last for summary in done if summary.last is not None]
+        classes = max((max(summary.accuracy) for summary in done), default=0)
+        memory = [summary.memory for summary in done if summary.memory is not None]
+        table.append(
+            Row(
+                dataset=dataset,
+                method=method,
+                seeds=[summary.seed for summary in done],
+                classes=classes,
+                mean=statistics.fmean(values) if values else None,
+                deviation=statistics.stdev(values) if len(values) > 1 else None,
+                paper=paper_accuracy(dataset, method, classes),
+                memory=statistics.fmean(memory) if memory else None,
+                seconds=statistics.fmean(summary.seconds for summary in done) if done else None,
+            )
+        )
+    return table

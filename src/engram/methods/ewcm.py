@@ -1,0 +1,145 @@
+"""EWC-M (Seff et al. 2017): a conditional GAN whose generator is held by Elastic Weight Consolidation.
+
+The generator learns each task's images alone; the weights that drew the classes before are pulled back to where they
+were, by the Fisher information of the critic's verdict. Each task keeps its own statistics of the normalisation: with
+those of the newest class no old one could be drawn, however well its weights are held. The solver learns every class
+from generated images, as DGM's does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from engram.config import demand
+from engram.data.stream import Task
+from engram.methods.gan import Gan, GanSettings, draw
+from engram.methods.importance import Weights, mean_square_gradient, pull, widen
+from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
+from engram.methods.mergan import GAN_SHARE
+from engram.methods.rehearsal import Rehearsal
+from engram.seeding import generator
+
+
+@dataclass(frozen=True)
+class EWCMSettings(GanSettings):
+    """Settings of EWC-M."""
+
+    strength: float = 1e4
+    """lambda: how hard important weights of the generator are held."""
+    fisher_images: int = 200
+    """Generated images from which the Fisher information is estimated."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand(self.strength >= 0, "method.strength", self.strength, "0 or more")
+        demand(self.fisher_images >= 1, "method.fisher_images", self.fisher_images, "1 or more")
+
+
+class EWCM:
+    """The learner."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.settings: EWCMSettings = around.settings
+        self.gan = Gan(around)
+        self.rehearsal = Rehearsal(around, replay=self.settings.replay, keep=self.settings.keep)
+        self.anchor: Weights = {}
+        self.importance: Weights = {}
+        self.clock = Clock()
+        self.stage: Literal["idle", "gan", "solve"] = "idle"
+
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        if self.stage == "idle":
+            self.gan.begin(task.index, new=len(task.classes), group=task.index, known=len(task.classes))
+            now = dict(self.gan.generator.named_parameters())
+            for noted in (self.anchor, self.importance):
+                noted.update({name: widen(value, now[name]) for name, value in noted.items()})
+            self.clock = Clock(epochs=self.settings.epochs, batches=self.settings.steps, ends=GAN_SHARE)
+            self.stage = "gan"
+        if self.stage == "gan":
+            tick(self.clock, partial(self._step, task), observe)
+            self.gan.finish(task.index, torch.tensor(task.columns), group=task.index)
+            self._consolidate(task)
+            self.clock, self.stage = Clock(), "solve"
+            kept = sum(value.numel() for noted in (self.anchor, self.importance) for value in noted.values())
+            observe.note("memory", bytes={"generator": self.gan.bytes, "importance": 4 * kept})
+            self.rehearsal.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
+        self.rehearsal.fit(self._draw, task=task.index, observe=observe)
+        self.stage = "idle"
+
+    def scores(self, images: Tensor) -> Tensor:
+        return self.rehearsal.solver.scores(images)
+
+    def sample(self, columns: list[int], count: int, *, generator: torch.Generator) -> Tensor:
+        """(len(columns) * count, C, 32, 32) uint8, class by class."""
+        return torch.cat([self._draw(column, count, generator) for column in columns])
+
+    def _draw(self, column: int, count: int, draws: torch.Generator) -> Tensor:
+        return draw(self.gan.generator, torch.full((count,), column), generator=draws)
+
+    def _step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+        draws = generator(self.around.seed, "gan", task.index, epoch, batch)
+        rows = torch.randint(len(task), (self.settings.batch_size,), generator=draws)
+        columns = task.targets[rows]
+        targets = columns - task.columns[0] if len(task.classes) > 1 else None
+        share = self.clock.share
+        return self.gan.step(task.images[rows], targets, columns, share=share, draws=draws, edit=self._hold)
+
+    def _hold(self) -> None:
+        for name, p in self.gan.generator.named_parameters():
+            if name in self.importance:
+                assert p.grad is not None
+                p.grad += pull(p.detach(), self.anchor[name], self.importance[name], self.settings.strength)
+
+    def _consolidate(self, task: Task) -> None:
+        """Add the Fisher information of this task's drawings; the anchor is where the weights are now."""
+        net, critic = self.gan.generator, self.gan.critic
+        buffers = dict(net.named_buffers())
+        draws = generator(self.around.seed, "fisher", task.index)
+        count = self.settings.fisher_images
+        z = torch.randn(count, net.noise, generator=draws).to(self.around.device)
+        columns = (torch.arange(count) % len(task.classes) + task.columns[0]).to(self.around.device)
+
+        def verdict(weights: Weights, noise: Tensor, column: Tensor) -> Tensor:
+            image = functional_call(net, {**weights, **buffers}, (noise[None], column[None]), {"settled": True})
+            score: Tensor = critic(image)[0][0]
+            return score
+
+        weights = {name: p.detach() for name, p in net.named_parameters()}
+        new = mean_square_gradient(verdict, weights, (z, columns), batch=20)
+        self.importance = {name: value + self.importance.get(name, 0.0) for name, value in new.items()}
+        self.anchor = {name: p.clone() for name, p in weights.items()}
+
+    def state(self) -> State:
+        return {
+            "stage": self.stage,
+            "clock": self.clock.state(),
+            "gan": self.gan.state(),
+            "rehearsal": self.rehearsal.state(),
+            "anchor": dict(self.anchor),
+            "importance": dict(self.importance),
+        }
+
+    def load(self, state: State) -> None:
+        device = self.around.device
+        self.stage = state["stage"]
+        self.clock = Clock.of(state["clock"], device)
+        self.gan.load(state["gan"])
+        self.rehearsal.load(state["rehearsal"])
+        self.anchor = {name: value.to(device) for name, value in state["anchor"].items()}
+        self.importance = {name: value.to(device) for name, value in state["importance"].items()}
+
+
+EWC_M = Method(
+    build=EWCM,
+    settings=EWCMSettings,
+    summary="conditional GAN held by Elastic Weight Consolidation",
+    stores="a generator of fixed size; a copy and an importance of every weight",
+    source="Seff et al. 2017",
+)

@@ -1,0 +1,241 @@
+"""What the generative rivals share: a conditional GAN that goes on learning from task to task, and draws what it knows.
+
+The critic and its steps are those of DGM (adversarial.py); the generator has a fixed size (nets/conditional.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engram.config import demand
+from engram.methods.adversarial import Critic, critic_terms, generator_terms
+from engram.methods.learner import State, Surroundings
+from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
+from engram.nets.conditional import ConditionalGenerator
+from engram.seeding import generator
+
+SAMPLE_BATCH = 256
+
+
+@dataclass(frozen=True)
+class GanSettings:
+    """Settings of a rival's GAN and of the solver that learns from it."""
+
+    width: int = 40
+    """n: the generator has 4n, 2n and n units, for good."""
+    noise: int = 100
+    """Length of the noise vector."""
+    epochs: int = 20
+    """Rounds of GAN training per task."""
+    steps: int = 50
+    """Steps per round."""
+    batch_size: int = 32
+    """Images per step."""
+    learning_rate: float = 2e-3
+    """Of generator and critic (Adam, betas 0.5 and 0.999); falls to 0 over the second half of the task."""
+    lambda_gp: float = 1.0
+    """Weight of the gradient penalty."""
+    lambda_aux: float = 1.0
+    """Weight of the class term in the generator's loss."""
+    critic_width: int = 24
+    """The critic has w, 2w and 4w channels, as DGM's."""
+    critic_kernel: int = 4
+    """As DGM's."""
+    average: float = 0.99
+    """Decay of the moving average of the generator's weights, which is what remains; 0 for none."""
+    statistics: int = 50
+    """Batches of noise from which the normalisation is estimated at the end of a task."""
+    replay: int = 12800
+    """Images per epoch of the solver's training, evenly over all classes."""
+    keep: float = 0.8
+    """Share of the generated images that the solver learns from, after its first epoch: those it is surest of."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "noise", "epochs", "steps", "critic_width", "statistics"):
+            demand(getattr(self, name) >= 1, f"method.{name}", getattr(self, name), "1 or more")
+        for name in ("batch_size", "replay"):
+            demand(getattr(self, name) >= 2, f"method.{name}", getattr(self, name), "2 or more")
+        for name in ("lambda_gp", "lambda_aux"):
+            demand(getattr(self, name) >= 0, f"method.{name}", getattr(self, name), "0 or more")
+        demand(0 < self.learning_rate < 1, "method.learning_rate", self.learning_rate, "above 0 and below 1")
+        demand(0 <= self.average < 1, "method.average", self.average, "0 or more and below 1")
+        demand(self.critic_kernel in (3, 4, 5), "method.critic_kernel", self.critic_kernel, "3, 4 or 5")
+        demand(0 < self.keep <= 1, "method.keep", self.keep, "above 0 and at most 1")
+
+
+class Gan:
+    """A conditional generator, its critic and optimisers, and the generator as the task before left it."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.settings: GanSettings = around.settings
+        self.generator = ConditionalGenerator(
+            around.channels,
+            width=self.settings.width,
+            noise=self.settings.noise,
+            generator=generator(around.seed, "generator"),
+        ).to(around.device)
+        self.critic = self._new_critic(0, 0)
+        self.previous: ConditionalGenerator | None = None
+        """While a task is learned: who replays the classes before it."""
+        self.averaged: list[Tensor] = []
+        self.optimisers = self._optimisers()
+
+    def begin(self, task: int, *, new: int, group: int, known: int) -> None:
+        """Room for new classes; a critic that tells `known` of them apart, fresh; fresh optimisers."""
+        self.previous = copy.deepcopy(self.generator) if self.generator.classes else None
+        if new:
+            self.generator.grow(new, group=group)
+        self.critic = self._new_critic(known, task)
+        self.averaged = [p.detach().clone() for p in self.generator.parameters()] if self.settings.average else []
+        self.optimisers = self._optimisers()
+
+    def step(
+        self,
+        real: Tensor,
+        targets: Tensor | None,
+        columns: Tensor,
+        *,
+        share: float,
+        draws: torch.Generator,
+        judged: slice = slice(None),
+        extra: Callable[[Tensor, Tensor], Tensor] | None = None,
+        edit: Callable[[], None] | None = None,
+    ) -> dict[str, Tensor]:
+        """One step of critic and generator, on one batch of fakes of the classes `columns`.
+
+        real (B, C, H, W) uint8; `targets`: their classes for the critic, or None for no class term. `share` of the task
+        is done. `judged`: which of the fakes the critic sees; `extra(z, fakes)` is added to the generator's loss;
+        `edit` may change the generator's gradients before its step.
+        """
+        settings, device = self.settings, self.around.device
+        rate = settings.learning_rate * min(1.0, 2 * (1 - share))
+        for optimiser in self.optimisers.values():
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+        z = torch.randn(len(columns), settings.noise, generator=draws).to(device)
+        columns = columns.to(device)
+        all_fakes = self.generator(z, columns)
+        fake = all_fakes[judged]
+        targets = targets.to(device) if targets is not None else None
+        terms = critic_terms(
+            self.critic, normalise(real.to(device)), fake.detach(), targets=targets, penalty=True, generator=draws
+        )
+        assert terms.penalty is not None
+        loss = terms.adversarial + settings.lambda_gp * terms.penalty
+        if terms.classes is not None:
+            loss = loss + terms.classes
+        self.optimisers["critic"].zero_grad()
+        torch.autograd.backward(loss)
+        self.optimisers["critic"].step()
+
+        adversarial, aux = generator_terms(self.critic, fake, targets)
+        losses = {"critic": terms.adversarial, "generator": adversarial}
+        loss = adversarial
+        if aux is not None:
+            loss = loss + settings.lambda_aux * aux
+            losses["class"] = aux
+        if extra is not None:
+            losses["extra"] = extra(z, all_fakes)
+            loss = loss + losses["extra"]
+        self.optimisers["generator"].zero_grad()
+        torch.autograd.backward(loss)
+        if edit is not None:
+            edit()
+        self.optimisers["generator"].step()
+        with torch.no_grad():
+            for mean, now in zip(self.averaged, self.generator.parameters() if self.averaged else [], strict=True):
+                mean.lerp_(now, 1 - settings.average)
+        return losses
+
+    @torch.no_grad()
+    def finish(self, task: int, mix: Tensor, *, group: int) -> None:
+        """The averaged weights in place, and the statistics that go with them."""
+        for now, mean in zip(self.generator.parameters() if self.averaged else [], self.averaged, strict=True):
+            now.copy_(mean)
+        draws = generator(self.around.seed, "settle", task)
+        self.generator.settle(mix, group=group, batches=self.settings.statistics, generator=draws)
+        self.previous, self.averaged = None, []
+
+    @property
+    def bytes(self) -> int:
+        """Of the generator, as it would lie on disc."""
+        return sum(t.numel() * t.element_size() for t in self.generator.state_dict().values())
+
+    def state(self) -> State:
+        state: State = {
+            "generator": net_state(self.generator),
+            "critic": {"known": self.critic.classes.classes, "net": dict(self.critic.state_dict())},
+            "optimisers": {name: optimiser_state(optimiser) for name, optimiser in self.optimisers.items()},
+            "averaged": {str(number): mean for number, mean in enumerate(self.averaged)},
+        }
+        if self.previous is not None:
+            state["previous"] = net_state(self.previous)
+        return state
+
+    def load(self, state: State) -> None:
+        self.generator = self.net_of(state["generator"])
+        self.critic = self._new_critic(state["critic"]["known"], 0)
+        self.critic.load_state_dict(state["critic"]["net"])
+        self.previous = self.net_of(state["previous"]) if "previous" in state else None
+        self.averaged = [mean.to(self.around.device) for mean in state["averaged"].values()]
+        self.optimisers = self._optimisers()
+        for name, optimiser in self.optimisers.items():
+            load_optimiser(optimiser, state["optimisers"][name])
+
+    def _new_critic(self, known: int, task: int) -> Critic:
+        critic = Critic(
+            self.around.channels,
+            known,
+            width=self.settings.critic_width,
+            kernel=self.settings.critic_kernel,
+            generator=generator(self.around.seed, "critic", task),
+        ).to(self.around.device)
+        return critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+    def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
+        return {
+            name: torch.optim.Adam(net.parameters(), lr=self.settings.learning_rate, betas=(0.5, 0.999), fused=True)
+            for name, net in (("critic", self.critic), ("generator", self.generator))
+        }
+
+    def net_of(self, state: State) -> ConditionalGenerator:
+        """A generator back from its `net_state`."""
+        fresh = ConditionalGenerator(
+            self.around.channels,
+            width=self.settings.width,
+            noise=self.settings.noise,
+            generator=torch.Generator(),
+        ).to(self.around.device)
+        for group in state["groups"]:
+            fresh.grow(1, group=group)
+        fresh.load_state_dict(state["net"])
+        return fresh
+
+
+def net_state(net: ConditionalGenerator) -> State:
+    return {"groups": net.group_of.tolist(), "net": dict(net.state_dict())}
+
+
+@torch.inference_mode()
+def draw(net: ConditionalGenerator, columns: Tensor, *, generator: torch.Generator) -> Tensor:
+    """(N, C, 32, 32) uint8 images of the given classes, with settled statistics, in large batches."""
+    device = net.bias.device
+    out = torch.empty(len(columns), len(net.bias), 32, 32, dtype=torch.uint8)
+    for start in range(0, len(columns), SAMPLE_BATCH):
+        some = columns[start : start + SAMPLE_BATCH]
+        z = torch.randn(len(some), net.noise, generator=generator)
+        images = net(z.to(device), some.to(device), settled=True)
+        out[start : start + len(some)] = images.add_(1).mul_(127.5).round_().to(torch.uint8).cpu()
+    return out
+
+
+def batch_of(examples: Examples, order: Tensor, batch: int, size: int) -> Examples:
+    """The rows of one batch, in an order drawn for the epoch."""
+    rows = order[batch * size : (batch + 1) * size]
+    return examples[0][rows], examples[1][rows]

@@ -1,0 +1,172 @@
+"""Memory Replay GAN (Wu et al. 2018): one conditional GAN, kept from forgetting by what it drew before the task.
+
+    mergan      joint retraining: the critic sees the task's real images and replayed ones of all classes before
+    mergan-ra   replay alignment: the critic sees the task alone; for the same noise and an old class the generator
+                must draw what it drew before, pixel by pixel
+
+The solver learns every class from generated images, as DGM's does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engram.config import demand
+from engram.data.stream import Task
+from engram.methods.gan import Gan, GanSettings, batch_of, draw
+from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
+from engram.methods.rehearsal import Rehearsal
+from engram.methods.solver import Examples
+from engram.seeding import generator
+
+GAN_SHARE = 0.8
+"""Roughly how much of a task's time goes into the GAN; for the display only."""
+
+
+@dataclass(frozen=True)
+class AlignmentSettings(GanSettings):
+    """Settings of replay alignment."""
+
+    lambda_ra: float = 100.0
+    """Weight of the mean squared difference to the old drawings."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand(self.lambda_ra >= 0, "method.lambda_ra", self.lambda_ra, "0 or more")
+
+
+class MeRGAN:
+    """The learner."""
+
+    def __init__(self, around: Surroundings, *, form: Literal["replay", "alignment"]) -> None:
+        self.around, self.form = around, form
+        self.settings: GanSettings = around.settings
+        self.gan = Gan(around)
+        self.rehearsal = Rehearsal(around, replay=self.settings.replay, keep=self.settings.keep)
+        self.clock = Clock()
+        self.stage: Literal["idle", "gan", "solve"] = "idle"
+        self.pool: tuple[int, Examples, Tensor] | None = None
+        """An epoch's images and their order; derived, not state."""
+
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        if self.stage == "idle":
+            known = len(task.seen) if self.form == "replay" else len(task.classes)
+            self.gan.begin(task.index, new=len(task.classes), group=0, known=known)
+            self.clock = Clock(epochs=self.settings.epochs, batches=self.settings.steps, ends=GAN_SHARE)
+            self.stage = "gan"
+        if self.stage == "gan":
+            tick(
+                self.clock, partial(self._replay_step if self.form == "replay" else self._alignment_step, task), observe
+            )
+            self.gan.finish(task.index, self._mix(task), group=0)
+            self.clock, self.pool, self.stage = Clock(), None, "solve"
+            observe.note("memory", bytes={"generator": self.gan.bytes})
+            self.rehearsal.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
+        self.rehearsal.fit(self._draw, task=task.index, observe=observe)
+        self.stage = "idle"
+
+    def scores(self, images: Tensor) -> Tensor:
+        return self.rehearsal.solver.scores(images)
+
+    def sample(self, columns: list[int], count: int, *, generator: torch.Generator) -> Tensor:
+        """(len(columns) * count, C, 32, 32) uint8, class by class."""
+        return torch.cat([self._draw(column, count, generator) for column in columns])
+
+    def _draw(self, column: int, count: int, draws: torch.Generator) -> Tensor:
+        return draw(self.gan.generator, torch.full((count,), column), generator=draws)
+
+    def _replay_step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+        """Real images of the task and replayed ones of every class before, evenly."""
+        seed, size = self.around.seed, self.settings.batch_size
+        draws = generator(seed, "gan", task.index, epoch, batch)
+        if self.pool is None or self.pool[0] != epoch:
+            examples = self._examples(task, epoch, size * self.settings.steps)
+            order = torch.randperm(len(examples[0]), generator=generator(seed, "pool", task.index, epoch))
+            self.pool = epoch, examples, order
+        real, columns = batch_of(self.pool[1], self.pool[2], batch, size)
+        targets = columns if len(task.seen) > 1 else None
+        return self.gan.step(real, targets, columns, share=self.clock.share, draws=draws)
+
+    def _examples(self, task: Task, epoch: int, total: int) -> Examples:
+        draws = generator(self.around.seed, "replay", task.index, epoch)
+        targets = torch.arange(total) % len(task.seen)
+        images = torch.empty(total, *task.images.shape[1:], dtype=torch.uint8)
+        for column in task.columns:
+            rows, own = torch.nonzero(task.targets == column).squeeze(1), targets == column
+            images[own] = task.images[rows[torch.randint(len(rows), (int(own.sum()),), generator=draws)]]
+        past = targets < task.columns[0]
+        if self.gan.previous is not None:
+            images[past] = draw(self.gan.previous, targets[past], generator=draws)
+        return images, targets
+
+    def _alignment_step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+        """The critic sees the task's classes; the other half of the fakes are old classes, to be drawn as before."""
+        size = self.settings.batch_size
+        draws = generator(self.around.seed, "gan", task.index, epoch, batch)
+        rows = torch.randint(len(task), (size,), generator=draws)
+        columns = own = task.targets[rows]
+        previous = self.gan.previous
+        if previous is not None:
+            columns = torch.cat([own, torch.randint(task.columns[0], (size,), generator=draws)])
+
+        def apart(z: Tensor, fakes: Tensor) -> Tensor:
+            assert previous is not None
+            with torch.no_grad():
+                before = previous(z[size:], columns[size:].to(z.device), settled=True)
+            strength: float = self.around.settings.lambda_ra
+            return strength * F.mse_loss(fakes[size:], before)
+
+        return self.gan.step(
+            task.images[rows],
+            own - task.columns[0] if len(task.classes) > 1 else None,
+            columns,
+            share=self.clock.share,
+            draws=draws,
+            judged=slice(size),
+            extra=apart if previous is not None else None,
+        )
+
+    def _mix(self, task: Task) -> Tensor:
+        """Classes in the proportions of a batch."""
+        seen = torch.arange(len(task.seen))
+        if self.form == "replay" or task.index == 0:
+            return seen
+        past, new = seen[: task.columns[0]], seen[task.columns[0] :]
+        return torch.cat([past.repeat(len(new)), new.repeat(len(past))])
+
+    def state(self) -> State:
+        return {
+            "stage": self.stage,
+            "clock": self.clock.state(),
+            "gan": self.gan.state(),
+            "rehearsal": self.rehearsal.state(),
+        }
+
+    def load(self, state: State) -> None:
+        self.stage, self.pool = state["stage"], None
+        self.clock = Clock.of(state["clock"], self.around.device)
+        self.gan.load(state["gan"])
+        self.rehearsal.load(state["rehearsal"])
+
+
+MERGAN = Method(
+    build=partial(MeRGAN, form="replay"),
+    settings=GanSettings,
+    summary="Memory Replay GAN, joint retraining with its own replay",
+    stores="a generator of fixed size",
+    source="Wu et al. 2018",
+)
+
+MERGAN_RA = Method(
+    build=partial(MeRGAN, form="alignment"),
+    settings=AlignmentSettings,
+    summary="Memory Replay GAN, replay alignment",
+    stores="a generator of fixed size",
+    source="Wu et al. 2018",
+)

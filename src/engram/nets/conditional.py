@@ -1,0 +1,107 @@
+"""The rivals' generator: DCGAN of a fixed size, told which class to draw.
+
+    noise (B, Z) ─ 4x4 ─> 4n x 4 x 4 ─ 4x4/2 ─> 2n x 8 x 8 ─ 4x4/2 ─> n x 16 x 16 ─ 4x4/2, tanh ─> C x 32 x 32
+                   norm, class terms, ReLU after each but the last
+
+The condition is a scale and a shift per class and unit, so that it can gain classes without knowing how many will come.
+n = 40 with a noise of 100 has 518,240 weights with ten classes: the 5.18e5 that the paper gives for MeRGAN.
+
+Statistics of the normalisation: those of the batch while it learns; `settle` estimates fixed ones from noise for
+sampling, for a group of classes that were learned together.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from engram.nets.generator import EPSILON
+from engram.plastic.growth import dcgan_init
+from engram.plastic.layers import from_one_pixel
+
+
+class ConditionalGenerator(nn.Module):
+    """Everything but the class terms has a fixed size."""
+
+    group_of: Tensor
+    """(classes,) whose statistics each class is drawn with"""
+    mean0: Tensor
+    """(groups, units) of the first layer's normalisation; `mean1`, `deviation0` and so on alike"""
+
+    def __init__(self, channels: int, *, width: int, noise: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.noise = noise
+        self.units = [4 * width, 2 * width, width]
+        ends = [noise, *self.units, channels]
+        self.weights = nn.ParameterList(dcgan_init((a, b, 4, 4), generator) for a, b in itertools.pairwise(ends))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.scales = nn.ParameterList(torch.ones(0, n) for n in self.units)
+        self.shifts = nn.ParameterList(torch.zeros(0, n) for n in self.units)
+        self.register_buffer("group_of", torch.empty(0, dtype=torch.int64))
+        for number, n in enumerate(self.units):
+            self.register_buffer(f"mean{number}", torch.zeros(0, n))
+            self.register_buffer(f"deviation{number}", torch.ones(0, n))
+
+    @property
+    def classes(self) -> int:
+        return len(self.group_of)
+
+    @property
+    def groups(self) -> int:
+        return len(self.mean0)
+
+    def grow(self, new: int, *, group: int) -> None:
+        """Room for new classes, in a group that exists or the next one. The parameters are new objects."""
+        device = self.group_of.device
+        for terms, fill in ((self.scales, 1.0), (self.shifts, 0.0)):
+            for number, n in enumerate(self.units):
+                rows = torch.full((new, n), fill, device=device)
+                terms[number] = nn.Parameter(torch.cat([terms[number].detach(), rows]))
+        self.group_of = torch.cat([self.group_of, torch.full((new,), group, device=device)])
+        if group == self.groups:
+            for number, n in enumerate(self.units):
+                for name, fill in (("mean", 0.0), ("deviation", 1.0)):
+                    old = getattr(self, f"{name}{number}")
+                    setattr(self, f"{name}{number}", torch.cat([old, torch.full((1, n), fill, device=device)]))
+
+    def forward(self, z: Tensor, classes: Tensor, *, settled: bool = False, seen: list[Tensor] | None = None) -> Tensor:
+        """z (B, noise), classes (B,) -> images (B, C, 32, 32) in [-1, 1]. `seen` collects what each norm is given."""
+        x = z
+        for number in range(len(self.units)):
+            weight: Tensor = self.weights[number]
+            x = from_one_pixel(x, weight) if number == 0 else F.conv_transpose2d(x, weight, stride=2, padding=1)
+            if seen is not None:
+                seen.append(x)
+            scale, shift = self.scales[number][classes], self.shifts[number][classes]
+            if settled:
+                group = self.group_of[classes]
+                scale = scale / getattr(self, f"deviation{number}")[group]
+                shift = shift - getattr(self, f"mean{number}")[group] * scale
+            else:
+                x = F.batch_norm(x, None, None, training=True, eps=EPSILON)
+            x = F.relu(torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None]))
+        return torch.tanh(F.conv_transpose2d(x, self.weights[-1], self.bias, stride=2, padding=1))
+
+    @torch.no_grad()
+    def settle(
+        self, mix: Tensor, *, group: int, batches: int, batch_size: int = 256, generator: torch.Generator
+    ) -> None:
+        """Estimate a group's statistics from noise. `mix`: classes as they came in training, to be drawn from."""
+        device = self.group_of.device
+        sums = [torch.zeros(2, n, dtype=torch.float64) for n in self.units]
+        for _ in range(batches):
+            z = torch.randn(batch_size, self.noise, generator=generator).to(device)
+            classes = mix[torch.randint(len(mix), (batch_size,), generator=generator)].to(device)
+            seen: list[Tensor] = []
+            self(z, classes, seen=seen)
+            for total, x in zip(sums, seen, strict=True):
+                variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
+                total += torch.stack([mean, variance + mean.square()]).cpu()
+        for number, total in enumerate(sums):
+            mean, square = total / batches
+            deviation = (square - mean.square()).clamp(min=0).add(EPSILON).sqrt()
+            getattr(self, f"mean{number}")[group] = mean.float().to(device)
+            getattr(self, f"deviation{number}")[group] = deviation.float().to(device)
