@@ -92,3 +92,16 @@ def test_packed_bits_are_those_of_numpy_and_come_back(shape: list[int], seed: in
 def test_unpacking_refuses_what_cannot_be_this_mask(packed: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="stored in 2 uint8"):
         masks.unpack_bits(packed, (3, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_closing_leaves_plus_zero_and_touches_nothing_else(dtype: torch.dtype) -> None:
+    x = torch.tensor([[1.5, -2.0, torch.inf], [torch.nan, -0.0, -torch.inf]], dtype=dtype)
+    gate = torch.tensor([[True, False, False], [False, True, True]])
+    for found, opened in ((x, gate), (x.T, gate.T), (x, gate[:, :1])):
+        closed, wide = found.clone(), opened.expand_as(found)
+        masks.close_(closed, opened)
+        assert (closed[~wide] == 0).all()
+        assert not closed[~wide].signbit().any()
+        assert torch.equal(closed[wide].signbit(), found[wide].signbit())
+        torch.testing.assert_close(closed[wide], found[wide], equal_nan=True, rtol=0, atol=0)

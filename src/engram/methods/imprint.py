@@ -48,6 +48,8 @@ class Imprint:
         }
         self.fixed: list[Tensor] = []
         """The binary masks, once they are fixed."""
+        self.openings: list[Tensor] = []
+        """The same as numbers, to multiply with; like `alive`, derived."""
         self.alive: list[Tensor] = []
         self.averaged: list[Tensor] = []
         self.odds: Tensor | None = None
@@ -84,7 +86,7 @@ class Imprint:
             self.fix_masks(task.index)
         s = s_max_i = 1.0
         if self.fixed:
-            masks: Sequence[Tensor] = self.fixed
+            masks: Sequence[Tensor] = self.openings
             self._set_rate(epoch, batch)
         else:
             s_max_i = s_max_of_epoch(epoch + 1, self.mask_epochs, settings.s_max)
@@ -154,11 +156,15 @@ class Imprint:
                 f"the masks of task {task + 1} have collapsed: all {what} (open shares by layer "
                 f"{', '.join(f'{share:.3f}' for share in shares)}); {remedy} method.lambda_ru"
             )
-        self.fixed, self.alive = fixed, alive_units(fixed, self.net.variant)
+        self._fix(fixed)
         for layer in self.net.plastic:
             layer.embedding.grad = None  # no gradient, no step: the embeddings have done their work
         if self.settings.average:
             self.averaged = [parameter.detach().clone() for parameter in self._voices()]
+
+    def _fix(self, masks: list[Tensor]) -> None:
+        self.fixed, self.alive = masks, alive_units(masks, self.net.variant)
+        self.openings = [mask.to(layer.weight.dtype) for mask, layer in zip(masks, self.net.plastic, strict=True)]
 
     @torch.no_grad()
     def finish(self, task: int) -> list[Tensor]:
@@ -203,8 +209,8 @@ class Imprint:
         imprint.critic.load_state_dict(state["critic"])
         for name, optimiser in imprint.optimisers.items():
             load_optimiser(optimiser, state["optimisers"][name])
-        imprint.fixed = [mask.to(around.device) for mask in state["fixed"].values()]
-        imprint.alive = alive_units(imprint.fixed, net.variant) if imprint.fixed else []
+        if state["fixed"]:
+            imprint._fix([mask.to(around.device) for mask in state["fixed"].values()])
         imprint.averaged = [mean.to(around.device) for mean in state["averaged"].values()]
         return imprint
 

@@ -64,7 +64,8 @@ def mask_units(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def _masked(x: Tensor, mask: Tensor) -> Tensor:
-    # Eq. 1. A binary mask selects: a closed entry is +0 even where x is negative (-0) or not finite (nan).
+    # Eq. 1. A binary mask selects: a closed entry is +0 even where x is negative (-0) or not finite (nan). Training
+    # asks for speed rather than for equal bits and gives the mask as numbers: a product is 25 times faster.
     return x.masked_fill(~mask, 0) if mask.dtype == torch.bool else x * mask
 
 
@@ -141,8 +142,7 @@ class Plastic(nn.Module):
                 n_in = self.weight.shape[IN_AXIS[self.layout]]
                 reserved_in = torch.ones(n_in, dtype=torch.bool, device=self.weight.device)
             gate = masks.unit_gate(reserved_in, self.reserved, self.layout)
-        # Eq. 5, filled instead of multiplied: 0 times an infinite gradient would be nan
-        self.weight.grad.masked_fill_(~gate, 0)
+        masks.close_(self.weight.grad, gate)
 
     @torch.no_grad()
     def clamp_(self) -> None:

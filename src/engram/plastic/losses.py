@@ -30,7 +30,7 @@ def sparsity(layers: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     assert all(m.shape == reserved.shape and reserved.dtype == torch.bool for m, reserved in pairs)
     n_free = sum(int((~reserved).sum()) for _, reserved in pairs)
     # Eq. 6
-    taken = torch.stack([m.masked_fill(reserved, 0).sum() for m, reserved in pairs]).sum()
+    taken = torch.stack([(m * ~reserved).sum() for m, reserved in pairs]).sum()
     return taken / max(n_free, 1)
 
 
