@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conftest import write_npz
 from engram.cli import call
+from engram.errors import ConfigError
 from engram.experiment.bench import Cell, Plan, bench, rows, share_out
 from engram.experiment.summary import Summary, summarise
 
@@ -62,6 +64,15 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert [cell.status for cell in cells] == ["failed", "done"]
     assert "config" in cells[0].error
     assert cells[0].tries == 1  # a mistake (exit code 2) is not tried again
+
+
+def test_runs_with_other_settings_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    bench(plan(tmp_path, ["finetune"], [0]), show=quiet)
+    with pytest.raises(ConfigError, match=r"other settings: epochs 1 instead of 2; choose another --out"):
+        bench(plan(tmp_path, ["finetune"], [0], [*QUICK, "training.epochs=2"]), show=quiet)
+    fewer = plan(tmp_path, ["finetune"], [0])
+    (cell,) = bench(replace(fewer, threads=2), show=quiet)  # how it is computed may differ
+    assert cell.tries == 0
 
 
 def test_a_run_that_dies_is_tried_again(tmp_path: Path) -> None:

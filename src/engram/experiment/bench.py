@@ -19,9 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from engram.config import Config, as_dict
 from engram.errors import ConfigError, EngramError
 from engram.evaluation.paper import paper_accuracy
+from engram.experiment.folder import is_run, read_origin
 from engram.experiment.summary import Summary, summarise
+from engram.methods.registry import configure
 
 POLL_SECONDS = 0.5
 
@@ -91,6 +94,11 @@ class Plan:
             words += ["--set", setting]
         return words
 
+    def expected(self, cell: Cell) -> Config:
+        """The configuration that its run is to have."""
+        settings = dict(text.split("=", 1) for text in self.settings)
+        return configure(dataset=cell.dataset, method=cell.method, seed=cell.seed, settings=settings)
+
 
 def _plain(dataset: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(dataset).name)
@@ -118,6 +126,7 @@ def bench(
     """Run every cell that is not done. A run that fails does not stop the others."""
     cells = plan.cells()
     for cell in cells:
+        _same_settings(cell, plan)
         cell.look()
         if cell.summary is not None and cell.summary.done:
             cell.status = "done"
@@ -141,6 +150,25 @@ def bench(
     finally:
         _stop(cells)
         show(cells)
+
+
+def _same_settings(cell: Cell, plan: Plan) -> None:
+    """A folder of runs with other settings would be taken for this bench's own: say so before anything runs."""
+    if not is_run(cell.folder):
+        return
+    try:
+        found = as_dict(read_origin(cell.folder).config)
+    except EngramError:
+        return  # its own process will say what is wrong with it
+    wanted = as_dict(plan.expected(cell))
+    others = [
+        f"{name} {found[group][name]!r} instead of {value!r}"
+        for group in ("stream", "training", "method_settings")
+        for name, value in wanted[group].items()
+        if found[group][name] != value
+    ]
+    if others:
+        raise ConfigError(f"{cell.folder} holds a run with other settings: {', '.join(others)}; choose another --out")
 
 
 def _start(cell: Cell, plan: Plan) -> None:
