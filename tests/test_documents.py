@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,30 +14,42 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "REPRODUCIBILITY.md"]
 
 
-def evaluations(run: Path) -> list[dict[str, Any]]:
+def accuracies(run: Path) -> dict[int, float]:
+    """Classes seen -> A_t in per cent."""
     lines = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == "evaluation"]
+    return {len(line["classes"]): 100 * line["accuracy"] for line in lines if line["kind"] == "evaluation"}
 
 
-def rows(document: str) -> list[tuple[str, str]]:
-    """(run folder, row) of every table row that names one."""
+def runs_of(name: str) -> list[str]:
+    """`a-seed{0,1}` -> a-seed0, a-seed1"""
+    stem, brace, rest = name.partition("{")
+    return [stem + choice for choice in rest.removesuffix("}").split(",")] if brace else [name]
+
+
+def rows(document: str) -> list[tuple[list[str], str]]:
+    """(run folders, row) of every table row that names some."""
     text = (ROOT / document).read_text()
-    return [(found[1], found[0]) for found in re.findall(r"^(\|.*`(results/[\w/.-]+)`.*\|)$", text, re.MULTILINE)]
+    found = re.findall(r"^(\|.*`(results/[\w/.-]+(?:\{[\d,]+\})?)`.*\|)$", text, re.MULTILINE)
+    return [(runs_of(name), row) for row, name in found]
 
 
 def test_every_figure_stands_on_a_record() -> None:
+    """A_t of the run, or its mean over the runs and, behind a ±, their standard deviation."""
     checked = 0
     for document in DOCUMENTS:
-        for run, row in rows(document):
-            accuracy = {len(r["classes"]): r["accuracy"] for r in evaluations(ROOT / run)}
-            for classes, figure in re.findall(r"A_(\d+) = (\d+\.\d+)", row):
-                assert f"{100 * accuracy[int(classes)]:.2f}" == figure, f"{document}: {row}"
+        for runs, row in rows(document):
+            each = [accuracies(ROOT / run) for run in runs]
+            for classes, figure, spread in re.findall(r"A_(\d+) = (\d+\.\d+)(?: ± (\d+\.\d+))?", row):
+                values = [accuracy[int(classes)] for accuracy in each]
+                assert f"{statistics.fmean(values):.2f}" == figure, f"{document}: {row}"
+                assert bool(spread) == (len(values) > 1), f"{document}: {row}"
+                assert not spread or f"{statistics.stdev(values):.2f}" == spread, f"{document}: {row}"
                 checked += 1
     assert checked >= 12
 
 
 def test_every_committed_run_is_named_in_the_table() -> None:
-    named = {run for run, _ in rows("REPRODUCIBILITY.md")}
+    named = {run for runs, _ in rows("REPRODUCIBILITY.md") for run in runs}
     assert {str(p.parent.relative_to(ROOT)) for p in (ROOT / "results").rglob("records.jsonl")} == named
 
 
