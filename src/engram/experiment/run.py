@@ -27,6 +27,7 @@ from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError, DivergedError, RunError
 from engram.evaluation import metrics
 from engram.evaluation.evaluate import SecondAnswer, TwoAnswers, evaluate
+from engram.evaluation.quality import Draws, replay_quality
 from engram.experiment import checkpoint
 from engram.experiment.board import Board, NoBoard
 from engram.experiment.folder import (
@@ -43,6 +44,7 @@ from engram.experiment.progress import Display, Quiet
 from engram.experiment.records import RecordWriter, read_records
 from engram.methods.learner import Clock, Learner, Surroundings
 from engram.methods.registry import configure, find_method
+from engram.seeding import generator
 
 
 class Interrupted(Exception):
@@ -215,6 +217,11 @@ class _Experiment:
         if isinstance(self.learner, TwoAnswers):
             second = evaluate(SecondAnswer(self.learner), dataset, task.seen)
             self._note("second_answer", task=task.index, **second.as_record())
+        if isinstance(self.learner, Draws):
+            draws = generator(self.config.seed, "quality", task.index)
+            quality = replay_quality(self.learner, task, generator=draws)
+            names = [dataset.class_names[c] for c in task.seen]
+            self._note("quality", task=task.index, classes=names, **quality.as_record())
         self._note("task", task=task.index, state=checkpoint.fingerprint(self.learner.state()))
         seconds = self.seconds + learned - self.began
         self._note(

@@ -100,6 +100,13 @@ class DGM:
         with torch.inference_mode():
             return self.answering(normalise(images.to(self.around.device)))[1]  # type: ignore[no-any-return]
 
+    def features(self, images: Tensor) -> Tensor:
+        """(B, C, 32, 32) uint8 -> (B, features), what the solver makes of them."""
+        if self.answering is None:
+            return self.rehearsal.solver.features(images)
+        with torch.inference_mode():
+            return self.answering.trunk(normalise(images.to(self.around.device))).cpu()  # type: ignore[no-any-return]
+
     def sample(self, columns: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
         """(len(columns) * count, C, 32, 32) uint8, class by class, from the engrams alone."""
         return torch.cat([sample(self.nets[column], count, generator=generator) for column in columns])

@@ -8,6 +8,7 @@ from generated images, as DGM's does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -76,7 +77,10 @@ class EWCM:
     def scores(self, images: Tensor) -> Tensor:
         return self.rehearsal.solver.scores(images)
 
-    def sample(self, columns: list[int], count: int, *, generator: torch.Generator) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
+        return self.rehearsal.solver.features(images)
+
+    def sample(self, columns: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
         """(len(columns) * count, C, 32, 32) uint8, class by class."""
         return torch.cat([self._draw(column, count, generator) for column in columns])
 

@@ -9,6 +9,7 @@ The solver learns every class from generated images, as DGM's does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -74,7 +75,10 @@ class MeRGAN:
     def scores(self, images: Tensor) -> Tensor:
         return self.rehearsal.solver.scores(images)
 
-    def sample(self, columns: list[int], count: int, *, generator: torch.Generator) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
+        return self.rehearsal.solver.features(images)
+
+    def sample(self, columns: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
         """(len(columns) * count, C, 32, 32) uint8, class by class."""
         return torch.cat([self._draw(column, count, generator) for column in columns])
 

@@ -1,0 +1,91 @@
+"""How good a memory's drawings are, judged while the task's own images may still be read.
+
+    recognised          of every class seen: the share of its drawings that the solver takes for it
+    precision, recall   of the task's own classes: how many drawings lie among the real images, and how many real
+                        images lie among the drawings (Kynkäänniemi et al. 2019), in the solver's features
+
+Real images of past classes are gone, so no figure of theirs needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from engram.data.stream import Task
+
+DRAWINGS = 200
+"""Per class."""
+NEIGHBOURS = 3
+"""An image's region reaches as far as its third nearest of the same kind."""
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A learner that can draw what it remembers."""
+
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, C, 32, 32) uint8 -> (B, classes seen)."""
+        ...
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, C, 32, 32) uint8 -> (B, features)."""
+        ...
+
+    def sample(self, columns: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
+        """(len(columns) * count, C, 32, 32) uint8, class by class."""
+        ...
+
+
+@dataclass(frozen=True)
+class Quality:
+    """One value per class seen, in order of appearance; None where it cannot be known."""
+
+    recognised: list[float]
+    precision: list[float | None]
+    recall: list[float | None]
+
+    def as_record(self) -> dict[str, Any]:
+        return {name: [_short(value) for value in values] for name, values in vars(self).items()}
+
+
+def replay_quality(learner: Draws, task: Task, *, generator: torch.Generator) -> Quality:
+    """Judge drawings of every class seen, those of the task's own classes against its images."""
+    recognised: list[float] = []
+    precision: list[float | None] = []
+    recall: list[float | None] = []
+    for column in range(len(task.seen)):
+        drawn = learner.sample([column], DRAWINGS, generator=generator)
+        recognised.append((learner.scores(drawn).argmax(1) == column).float().mean().item())
+        near, reached = None, None
+        if column in task.columns:
+            real = task.images[torch.nonzero(task.targets == column).squeeze(1)]
+            real = real[:: -(-len(real) // DRAWINGS)]  # as many as are drawn, evenly over the task
+            real_features, drawn_features = learner.features(real), learner.features(drawn)
+            near, reached = coverage(real_features, drawn_features), coverage(drawn_features, real_features)
+        precision.append(near)
+        recall.append(reached)
+    return Quality(recognised, precision, recall)
+
+
+def coverage(region: Tensor, points: Tensor) -> float | None:
+    """The share of `points` (M, D) within reach of one of `region` (N, D); None for a region of too few.
+
+    Each of the region reaches as far as its own third nearest neighbour.
+
+    >>> line = torch.arange(6.0)[:, None]
+    >>> coverage(line, torch.tensor([[2.5], [7.9], [8.1], [20.0]]))
+    0.5
+    """
+    if len(region) <= NEIGHBOURS:
+        return None
+    reach = torch.cdist(region, region).kthvalue(NEIGHBOURS + 1, dim=1).values  # the nearest is itself
+    return (torch.cdist(points, region) <= reach).any(1).float().mean().item()
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
