@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from conftest import SMALL, write_npz
 from engram.data.datasets import load
 from engram.data.stream import ClassStream
 from engram.evaluation.quality import NEIGHBOURS, coverage, replay_quality
+from engram.experiment.pictures import png, sheet
 from engram.experiment.records import read_records
 from engram.experiment.run import Request, run
 
@@ -67,13 +71,35 @@ def test_a_copy_is_perfect_and_another_class_is_not(tmp_path: Path) -> None:
             assert quality.precision[-1] < 0.5
 
 
-def test_a_run_records_the_quality_of_its_replay(tmp_path: Path) -> None:
+def test_a_run_records_the_quality_of_its_replay_and_shows_it(tmp_path: Path) -> None:
+    accumulators = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
+    )
     data = write_npz(tmp_path / "a.npz", classes=2, per_class=20)
     settings = {f"method.{name}": value for name, value in SMALL["dgmw"].items()} | {"training.epochs": 1}
-    run(Request(dataset=f"npz:{data}", method="dgmw", settings=settings), tmp_path / "run")
-    found = [record for record in read_records(tmp_path / "run") if record["kind"] == "quality"]
+    folder = run(Request(dataset=f"npz:{data}", method="dgmw", settings=settings), tmp_path / "run", tensorboard=True)
+    found = [record for record in read_records(folder) if record["kind"] == "quality"]
     assert [record["task"] for record in found] == [0, 1]
     assert [len(record["recognised"]) for record in found] == [1, 2]
     assert found[1]["classes"] == ["0", "1"]
     assert found[1]["precision"][0] is None
     assert 0 <= found[1]["precision"][1] <= 1
+    with Image.open(folder / "samples.png") as picture:
+        assert picture.size == (2 * (10 * 34 + 2), 2 * (2 * 34 + 2))
+    events = accumulators.EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    assert tags["images"] == ["drawings"]
+    assert [event.step for event in events.Images("drawings")] == [1, 2]
+    assert len(tags["histograms"]) == 3
+    assert "replay/recognised" in tags["scalars"]
+
+
+def test_a_sheet_holds_the_images_row_by_row() -> None:
+    images = torch.randint(0, 256, (5, 3, 4, 6), dtype=torch.uint8)
+    whole = sheet(images, 3)
+    assert whole.shape == (3, 2 * 6 + 2, 3 * 8 + 2)
+    assert torch.equal(whole[:, 8:12, 10:16], images[4])
+    assert int(whole[:, 8:12, 18:24].sum()) == 0
+    with Image.open(io.BytesIO(png(whole, zoom=1))) as picture:
+        assert np.array_equal(np.asarray(picture), whole.permute(1, 2, 0).numpy())

@@ -47,9 +47,9 @@ def do_run(chosen: argparse.Namespace) -> int:
 
 
 def do_sample(chosen: argparse.Namespace) -> int:
-    from PIL import Image
-
     from engram.errors import unknown
+    from engram.experiment.files import write_atomically
+    from engram.experiment.pictures import png
     from engram.experiment.reopen import demand_classes, reopen, sample_grid
 
     if chosen.per_class < 1:
@@ -60,12 +60,10 @@ def do_sample(chosen: argparse.Namespace) -> int:
     for name in wanted:
         if name not in run.names:
             raise unknown("class", name, run.names)
-    sheet = sample_grid(run, [run.names.index(name) for name in wanted], chosen.per_class, chosen.seed)
-    picture = Image.fromarray(sheet[0].numpy() if run.channels == 1 else sheet.permute(1, 2, 0).contiguous().numpy())
-    picture = picture.resize((picture.width * 2, picture.height * 2), Image.Resampling.NEAREST)
+    grid = sample_grid(run, [run.names.index(name) for name in wanted], chosen.per_class, chosen.seed)
     try:
-        picture.save(chosen.out)
-    except (OSError, ValueError) as error:
+        write_atomically(chosen.out, png(grid))
+    except OSError as error:
         raise ConfigError(f"--out {chosen.out} cannot be written ({error}); name a .png file") from error
     print(f"{chosen.out}: {', '.join(wanted)}")
     return 0

@@ -1,4 +1,4 @@
-"""TensorBoard scalars, derived from the records as they are written."""
+"""TensorBoard: scalars and masks, derived from the records as they are written, and the drawings after each task."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
 
 from engram.errors import ConfigError
 from engram.experiment.records import Record
@@ -21,6 +24,9 @@ class NoBoard:
         pass
 
     def add(self, record: Record) -> None:
+        pass
+
+    def picture(self, image: Tensor, classes: int) -> None:
         pass
 
     def close(self) -> None:
@@ -48,18 +54,32 @@ class Board(NoBoard):
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Losses over epochs, accuracies over classes seen."""
+        """Losses and masks over epochs, accuracies and replay quality over classes seen."""
         if self._writer is None:
             return
         if record["kind"] == "epoch":
             self._epochs += 1
             for name, value in record["losses"].items():
                 self._scalar(f"loss/{name}", value, self._epochs)
+        elif record["kind"] == "mask":
+            for number, (share, values) in enumerate(zip(record["occupancy"], record["sample"], strict=True), 1):
+                self._scalar(f"mask/layer {number}", share, self._epochs + 1)
+                self._writer.add_histogram(f"mask/values of layer {number}", np.array(values), self._epochs + 1)
+        elif record["kind"] == "quality":
+            for name in ("recognised", "precision", "recall"):
+                known = [value for value in record[name] if value is not None]
+                if known:
+                    self._scalar(f"replay/{name}", sum(known) / len(known), len(record["classes"]))
         elif record["kind"] == "evaluation":
             for name in ("accuracy", "macro", "top5", "forgetting"):
                 if record[name] is not None:
                     self._scalar(f"after task/{name}", record[name], len(record["classes"]))
             self._writer.flush()
+
+    def picture(self, image: Tensor, classes: int) -> None:
+        """The drawings after a task, (C, H, W) uint8. A resumed run has those of the tasks that it learned itself."""
+        if self._writer is not None:
+            self._writer.add_image("drawings", image, classes)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -17,6 +17,7 @@ from engram.data.formats import decode_image
 from engram.errors import ConfigError, EngramError, RunError
 from engram.experiment import checkpoint
 from engram.experiment.folder import read_origin
+from engram.experiment.pictures import sheet
 from engram.experiment.records import Record, read_records
 from engram.experiment.run import prepare
 from engram.methods.learner import Learner, Surroundings
@@ -150,13 +151,8 @@ def _tensors(node: Any) -> Iterator[Tensor]:
 
 
 def sample_grid(run: OpenRun, columns: Sequence[int], per_class: int, seed: int) -> Tensor:
-    """(C, rows * 34 + 2, per_class * 34 + 2) uint8: a class a row, images in columns, two dark pixels between."""
+    """One (C, H, W) uint8 image: a class a row."""
     draw = getattr(run.learner, "sample", None)
     if draw is None:
-        raise ConfigError(f"{run.config.method} has no generator to sample from; take a run of dgmw or dgma")
-    images = draw(columns, per_class, generator=generator(seed, "sample"))
-    sheet = torch.zeros(run.channels, len(columns) * 34 + 2, per_class * 34 + 2, dtype=torch.uint8)
-    for number, image in enumerate(images):
-        row, column = divmod(number, per_class)
-        sheet[:, row * 34 + 2 : row * 34 + 34, column * 34 + 2 : column * 34 + 34] = image
-    return sheet
+        raise ConfigError(f"{run.config.method} has no generator to draw a class with; take a run of dgmw, dgma, mergan or ewcm")
+    return sheet(draw(columns, per_class, generator=generator(seed, "sample")), per_class)

@@ -30,6 +30,7 @@ from engram.evaluation.evaluate import SecondAnswer, TwoAnswers, evaluate
 from engram.evaluation.quality import Draws, replay_quality
 from engram.experiment import checkpoint
 from engram.experiment.board import Board, NoBoard
+from engram.experiment.files import explained, write_atomically
 from engram.experiment.folder import (
     Origin,
     demand_blank,
@@ -40,6 +41,7 @@ from engram.experiment.folder import (
     read_origin,
     write_origin,
 )
+from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display, Quiet
 from engram.experiment.records import RecordWriter, read_records
 from engram.methods.learner import Clock, Learner, Surroundings
@@ -151,6 +153,11 @@ def run(
     return folder
 
 
+DRAWINGS = "samples.png"
+"""In the run folder: what the learner draws, a class a row."""
+PER_CLASS = 10
+
+
 class _Experiment:
     """A run under way; the learner's observer."""
 
@@ -222,6 +229,7 @@ class _Experiment:
             quality = replay_quality(self.learner, task, generator=draws)
             names = [dataset.class_names[c] for c in task.seen]
             self._note("quality", task=task.index, classes=names, **quality.as_record())
+            self._show_drawings(self.learner, len(task.seen))
         self._note("task", task=task.index, state=checkpoint.fingerprint(self.learner.state()))
         seconds = self.seconds + learned - self.began
         self._note(
@@ -274,6 +282,14 @@ class _Experiment:
         record = self.records.append(kind, **fields)
         self.board.add(record)
         return record
+
+    def _show_drawings(self, learner: Draws, classes: int) -> None:
+        """The same drawings after every task, as a picture: whoever never forgets adds rows and changes none."""
+        images = learner.sample(range(classes), PER_CLASS, generator=generator(self.config.seed, "drawings"))
+        picture = sheet(images, PER_CLASS)
+        with explained(self.folder / DRAWINGS):
+            write_atomically(self.folder / DRAWINGS, png(picture))
+        self.board.picture(picture, classes)
 
     def _record_run(self, dataset: Dataset, stream: ClassStream) -> None:
         self._note(

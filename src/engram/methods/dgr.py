@@ -45,7 +45,9 @@ class DGR:
             self.known = self.solver.classes
             self.teacher = copy.deepcopy(self.solver.net).eval() if task.index else None
             self.drawing = self.gan.previous
-            self.clock = Clock(epochs=self.settings.epochs, batches=self.settings.steps, ends=GAN_SHARE)
+            self.clock = Clock(
+                epochs=self.settings.epochs, batches=self.settings.steps * len(task.classes), ends=GAN_SHARE
+            )
             self.stage = "gan"
         if self.stage == "gan":
             tick(self.clock, partial(self._gan_step, task), observe)
@@ -65,7 +67,7 @@ class DGR:
     def _gan_step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
         seed, size = self.around.seed, self.settings.batch_size
         if self.pool is None or self.pool[0] != epoch:
-            examples = self._examples(task, "mix", epoch, total=size * self.settings.steps)
+            examples = self._examples(task, "mix", epoch, total=size * self.clock.batches)
             order = torch.randperm(len(examples[0]), generator=generator(seed, "pool", task.index, epoch))
             self.pool = epoch, examples, order
         real, _ = batch_of(self.pool[1], self.pool[2], batch, size)
@@ -77,7 +79,7 @@ class DGR:
         """The task's share by its classes; the rest is drawn by the old generator and labelled by the old solver."""
         draws = generator(self.around.seed, purpose, task.index, epoch)
         new = total if self.drawing is None else round(total * len(task.classes) / len(task.seen))
-        rows = torch.randint(len(task), (new,), generator=draws)
+        rows = self.gan.pick(task, new, generator=draws)
         images, targets = task.images[rows], task.targets[rows]
         if self.drawing is None or self.teacher is None:
             return images, targets

@@ -61,7 +61,9 @@ class EWCM:
             now = dict(self.gan.generator.named_parameters())
             for noted in (self.anchor, self.importance):
                 noted.update({name: widen(value, now[name]) for name, value in noted.items()})
-            self.clock = Clock(epochs=self.settings.epochs, batches=self.settings.steps, ends=GAN_SHARE)
+            self.clock = Clock(
+                epochs=self.settings.epochs, batches=self.settings.steps * len(task.classes), ends=GAN_SHARE
+            )
             self.stage = "gan"
         if self.stage == "gan":
             tick(self.clock, partial(self._step, task), observe)
@@ -89,7 +91,7 @@ class EWCM:
 
     def _step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
         draws = generator(self.around.seed, "gan", task.index, epoch, batch)
-        rows = torch.randint(len(task), (self.settings.batch_size,), generator=draws)
+        rows = self.gan.pick(task, self.settings.batch_size, generator=draws)
         columns = task.targets[rows]
         targets = columns - task.columns[0] if len(task.classes) > 1 else None
         share = self.clock.share

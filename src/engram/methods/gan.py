@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from engram.config import demand
+from engram.data.stream import Task
 from engram.methods.adversarial import Critic, critic_terms, generator_terms
 from engram.methods.learner import State, Surroundings
+from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
 from engram.nets.conditional import ConditionalGenerator
 from engram.seeding import generator
@@ -33,9 +35,11 @@ class GanSettings:
     epochs: int = 20
     """Rounds of GAN training per task."""
     steps: int = 50
-    """Steps per round."""
+    """Steps per round, for each class of the task."""
     batch_size: int = 32
     """Images per step."""
+    rare: float = 0.0
+    """How much more often the critic is shown real images that are unlike the rest of their class, as in DGM."""
     learning_rate: float = 2e-3
     """Of generator and critic (Adam, betas 0.5 and 0.999); falls to 0 over the second half of the task."""
     lambda_gp: float = 1.0
@@ -60,7 +64,7 @@ class GanSettings:
             demand(getattr(self, name) >= 1, f"method.{name}", getattr(self, name), "1 or more")
         for name in ("batch_size", "replay"):
             demand(getattr(self, name) >= 2, f"method.{name}", getattr(self, name), "2 or more")
-        for name in ("lambda_gp", "lambda_aux"):
+        for name in ("rare", "lambda_gp", "lambda_aux"):
             demand(getattr(self, name) >= 0, f"method.{name}", getattr(self, name), "0 or more")
         demand(0 < self.learning_rate < 1, "method.learning_rate", self.learning_rate, "above 0 and below 1")
         demand(0 <= self.average < 1, "method.average", self.average, "0 or more and below 1")
@@ -85,6 +89,17 @@ class Gan:
         """While a task is learned: who replays the classes before it."""
         self.averaged: list[Tensor] = []
         self.optimisers = self._optimisers()
+        self.odds: tuple[int, Tensor] | None = None
+        """The task, and how often each of its images is drawn; derived, not state."""
+
+    def pick(self, task: Task, count: int, *, among: Tensor | None = None, generator: torch.Generator) -> Tensor:
+        """Row numbers of the task's images, or of some `among` them, the rare ones more often."""
+        if self.odds is None or self.odds[0] != task.index:
+            self.odds = task.index, odds(task.images, task.targets, self.settings.rare)
+        if among is None:
+            return draw_rows(self.odds[1], count, generator=generator)
+        shares = self.odds[1][among]
+        return among[draw_rows(shares / shares.sum(), count, generator=generator)]
 
     def begin(self, task: int, *, new: int, group: int, known: int) -> None:
         """Room for new classes; a critic that tells `known` of them apart, fresh; fresh optimisers."""

@@ -59,7 +59,9 @@ class MeRGAN:
         if self.stage == "idle":
             known = len(task.seen) if self.form == "replay" else len(task.classes)
             self.gan.begin(task.index, new=len(task.classes), group=0, known=known)
-            self.clock = Clock(epochs=self.settings.epochs, batches=self.settings.steps, ends=GAN_SHARE)
+            self.clock = Clock(
+                epochs=self.settings.epochs, batches=self.settings.steps * len(task.classes), ends=GAN_SHARE
+            )
             self.stage = "gan"
         if self.stage == "gan":
             tick(
@@ -90,7 +92,7 @@ class MeRGAN:
         seed, size = self.around.seed, self.settings.batch_size
         draws = generator(seed, "gan", task.index, epoch, batch)
         if self.pool is None or self.pool[0] != epoch:
-            examples = self._examples(task, epoch, size * self.settings.steps)
+            examples = self._examples(task, epoch, size * self.clock.batches)
             order = torch.randperm(len(examples[0]), generator=generator(seed, "pool", task.index, epoch))
             self.pool = epoch, examples, order
         real, columns = batch_of(self.pool[1], self.pool[2], batch, size)
@@ -103,7 +105,7 @@ class MeRGAN:
         images = torch.empty(total, *task.images.shape[1:], dtype=torch.uint8)
         for column in task.columns:
             rows, own = torch.nonzero(task.targets == column).squeeze(1), targets == column
-            images[own] = task.images[rows[torch.randint(len(rows), (int(own.sum()),), generator=draws)]]
+            images[own] = task.images[self.gan.pick(task, int(own.sum()), among=rows, generator=draws)]
         past = targets < task.columns[0]
         if self.gan.previous is not None:
             images[past] = draw(self.gan.previous, targets[past], generator=draws)
@@ -113,7 +115,7 @@ class MeRGAN:
         """The critic sees the task's classes; the other half of the fakes are old classes, to be drawn as before."""
         size = self.settings.batch_size
         draws = generator(self.around.seed, "gan", task.index, epoch, batch)
-        rows = torch.randint(len(task), (size,), generator=draws)
+        rows = self.gan.pick(task, size, generator=draws)
         columns = own = task.targets[rows]
         previous = self.gan.previous
         if previous is not None:
