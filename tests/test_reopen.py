@@ -27,6 +27,12 @@ def trained(tmp_path: Path, method: str, *more: str, channels: int = 1) -> Path:
     return tmp_path / "run"
 
 
+@pytest.fixture(scope="module")
+def one_task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run for tests that only look."""
+    return trained(tmp_path_factory.mktemp("one_task"), "dgmw", "stream.classes_per_task=3")
+
+
 @pytest.mark.parametrize("method", ["dgmw", "dgma", "finetune"])
 def test_a_good_run_passes(tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = trained(tmp_path, method)
@@ -111,15 +117,15 @@ def test_sample_and_predict(tmp_path: Path, channels: int, capsys: pytest.Captur
 )
 def test_mistakes(
     tmp_path: Path,
+    one_task: Path,
     words: list[str],
     message: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = trained(tmp_path, "dgmw", "stream.classes_per_task=3")
     capsys.readouterr()
-    assert call([str(folder) if word == "RUN" else word for word in words]) == 2
+    assert call([str(one_task) if word == "RUN" else word for word in words]) == 2
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
