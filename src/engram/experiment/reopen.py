@@ -154,5 +154,7 @@ def sample_grid(run: OpenRun, columns: Sequence[int], per_class: int, seed: int)
     """One (C, H, W) uint8 image: a class a row."""
     draw = getattr(run.learner, "sample", None)
     if draw is None:
-        raise ConfigError(f"{run.config.method} has no generator to draw a class with; take a run of dgmw, dgma, mergan or ewcm")
+        raise ConfigError(
+            f"{run.config.method} has no generator to draw a class with; take a run of dgmw, dgma, mergan or ewcm"
+        )
     return sheet(draw(columns, per_class, generator=generator(seed, "sample")), per_class)
