@@ -17,6 +17,7 @@ from typing import NoReturn
 from engram.cli.bench import do_bench
 from engram.cli.data import do_data_check, do_data_fetch, do_data_list
 from engram.cli.listing import do_list
+from engram.cli.report import do_report
 from engram.cli.runs import do_predict, do_run, do_sample, do_verify
 from engram.errors import ConfigError, EngramError
 
@@ -27,6 +28,7 @@ examples:
   engram run --dataset folder:my-images --method joint --set stream.classes_per_task=2
   engram run --resume --out runs/mnist-joint-seed0  go on with a run that was stopped
   engram bench --dataset mnist --methods dgmw,dgr --seeds 0,1,2
+  engram report runs --out report                   tables, figures and a page of all runs below a folder
   engram sample runs/digits-dgmw-seed0              images of every class from the run's generator
   engram verify runs/digits-dgmw-seed0              integrity, exact retention, strictness
   engram data fetch mnist                           get a data set
@@ -90,6 +92,31 @@ def build_parser() -> Parser:
     bench.add_argument("--set", action="append", default=[], metavar="GROUP.FIELD=VALUE", help="for all runs")
     bench.add_argument("--out", type=Path, default=Path("runs/bench"), metavar="DIR", help="default: runs/bench")
     bench.set_defaults(act=do_bench)
+
+    report = commands.add_parser(
+        "report",
+        help="tables, figures and a page out of run folders",
+        description="Turn all run folders at or below the given ones into one page that opens without a network, every "
+        "table as Markdown, CSV and LaTeX, and every figure as SVG and PNG. Reads records only, so runs that are still "
+        "going, have failed or lie in another machine's copy are shown as well.",
+    )
+    report.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="run folder, or a folder that holds some")
+    report.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: report)")
+    report.add_argument(
+        "--against",
+        type=Path,
+        metavar="OLD",
+        help="compare with these runs: what changed, and whether it is beyond the seeds' spread",
+    )
+    report.add_argument("--watch", action="store_true", help="again whenever the records change, until Ctrl-C")
+    report.add_argument("--serve", action="store_true", help="with --watch: at a local address instead of in files")
+    report.add_argument(
+        "--host", default="127.0.0.1", metavar="H", help="for --serve (default: 127.0.0.1, this machine)"
+    )
+    report.add_argument(
+        "--port", type=int, default=8730, metavar="P", help="for --serve; 0: any free one (default: 8730)"
+    )
+    report.set_defaults(act=do_report)
 
     sample = commands.add_parser("sample", help="draw images of learned classes from a run's generator, as a PNG")
     sample.add_argument("run", type=Path, metavar="RUN", help="run folder")

@@ -1,0 +1,188 @@
+"""Everything together: run folders -> the report's files, in memory, and onto the disc."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from engram.errors import RunError
+from engram.experiment.files import explained
+from engram.report import charts, figures, matrices, plasticity, views
+from engram.report.charts import Figure
+from engram.report.gather import Gathered
+from engram.report.groups import Data, Group, group
+from engram.report.summary import card, lead, plural
+from engram.report.tables import FORMATS, Table
+
+ASSETS = Path(__file__).parent / "assets"
+PAGE = "index.html"
+Files = dict[str, bytes]
+"""Path within the report -> contents."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure drawn, or a picture found."""
+
+    name: str
+    title: str
+    alt: str
+    note: str
+    svg: Markup | None = None
+    source: str = ""
+
+
+@dataclass
+class Part:
+    title: str
+    tables: list[Table] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+
+
+@dataclass
+class Chapter:
+    """One data set, or the comparison."""
+
+    title: str
+    anchor: str
+    parts: list[Part] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def build(
+    gathered: Gathered, *, comparison: Table | None = None, version: str | None = None, pngs: bool = True
+) -> Files:
+    """All files. `version`: the page is served, and looks for another version; its files are then not on disc."""
+    groups = group(gathered.runs)
+    files: Files = {}
+    chapters = []
+    if comparison is not None:
+        chapters.append(Chapter("What changed", "comparison", [Part("Old against new", [comparison])]))
+    sets = list(dict.fromkeys(g.data for g in groups))
+    for data in sets:
+        own = [g for g in groups if g.data == data]
+        chapters.append(_chapter(data, own, files, pngs))
+    runs = views.all_runs(gathered)
+    for table in [*(t for chapter in chapters for part in chapter.parts for t in part.tables), runs]:
+        files |= {f"tables/{table.name}.{suffix}": write(table).encode() for suffix, write in FORMATS.items()}
+    page = _page().render(
+        title=f"Engram: {plural(len(gathered.runs), 'run')}",
+        heading="What was run, and what came of it",
+        lead=lead(gathered, groups),
+        cards=[card(data, [g for g in groups if g.data == data]) for data in sets],
+        chapters=chapters,
+        runs=runs,
+        problems=gathered.problems,
+        live=version is not None,
+        version=version,
+        files=version is None,
+        made=time.strftime("%Y-%m-%d %H:%M:%S"),
+        engram=metadata.version("engram"),
+        style=Markup(_asset("page.css")),
+        script=Markup(_asset("page.js")),
+    )
+    return {PAGE: page.encode(), **files}
+
+
+@cache
+def _page() -> Any:
+    room = Environment(
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return room.get_template("page.html.j2")
+
+
+@cache
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text()
+
+
+def _chapter(data: Data, groups: Sequence[Group], files: Files, pngs: bool) -> Chapter:
+    """A data set's tables and figures, and what could not be made and why."""
+    chapter = Chapter(data.title, f"data-{data.slug}")
+
+    def part(title: str, tables: Iterable[Table | None], drawn: Iterable[Figure | None]) -> None:
+        made = Part(title, [t for t in tables if t], [_draw(f, files, pngs) for f in drawn if f])
+        if made.tables or made.pictures:
+            chapter.parts.append(made)
+
+    second = views.table_2(data, groups)
+    sizes, space = views.table_3(data, groups), views.table_4(data, groups)
+    checks = views.retention(data, groups)
+    top5 = figures.accuracy(data, groups, top5=True) if data.name == "imagenet50" else []
+    part("How good", [views.table_1(data, groups), second], [*figures.accuracy(data, groups), *top5])
+    part("Did it forget", [checks], [matrices.forgetting(data, groups), matrices.confusion(data, groups)])
+    part(
+        "How big",
+        [space, sizes, views.ledger(data, groups)],
+        [figures.memory(data, groups), plasticity.growth(data, groups)],
+    )
+    part("What the memory does", [], [plasticity.reuse(data, groups), *plasticity.masks(data, groups)])
+    quality = plasticity.quality(data, groups)
+    part("What it replays", [], quality)
+    grids = [picture for g in groups if (picture := _grid(data, g))]
+    if grids:
+        if not quality:
+            chapter.parts.append(Part("What it replays"))
+        chapter.parts[-1].pictures.extend(grids)
+    part("How fast", [], [figures.timing(data, groups)])
+    growing = any(run.growth for g in groups for run in g.runs)
+    absent = {
+        "table 2, since no run stores images": not second,
+        "table 3, since no run has a generator": not sizes,
+        "table 4 and the ledger, since no run says what it keeps": not space,
+        "the retention line, since no run keeps engrams": not checks,
+        "figures 3 and 5, since no run has masks": not growing,
+        "figure 6, since no run folder holds a samples.png or grid.png (`engram sample` makes one)": growing
+        and not grids,
+        "replay quality by class, since no run has recorded it": growing and not quality,
+    }
+    chapter.missing = [text for text, missing in absent.items() if missing]
+    return chapter
+
+
+def _draw(figure: Figure, files: Files, pngs: bool) -> Picture:
+    drawn = charts.svg(figure)
+    files[f"figures/{figure.name}.svg"] = drawn.encode()
+    if pngs:
+        files[f"figures/{figure.name}.png"] = charts.png(drawn)
+    return Picture(figure.name, figure.title, figure.alt, figure.note, Markup(charts.inline(drawn, figure)))
+
+
+def _grid(data: Data, g: Group) -> Picture | None:
+    """Figure 6: the samples that `engram sample` left in the first run folder that has some."""
+    run = next((run for run in g.runs if run.grid), None)
+    if run is None or run.grid is None:
+        return None
+    contents = run.grid.read_bytes()
+    if not contents.startswith(b"\x89PNG"):
+        return None
+    name = f"figure6-{data.slug}-" + "".join(c if c.isalnum() else "-" for c in g.label)
+    source = f"data:image/png;base64,{base64.b64encode(contents).decode()}"
+    alt = f"Images generated by {g.label} after training on {data.title}, a class a row."
+    note = f"{run.name}/{run.grid.name}: drawn by `engram sample`."
+    return Picture(name, f"Figure 6. {data.title}: images generated by {g.label}", alt, note, None, source)
+
+
+def write(files: Files, out: Path) -> None:
+    """Onto the disc; the page last, so that it never shows what is not there yet."""
+    if out.exists() and not out.is_dir():
+        raise RunError(f"--out {out} is a file; name a folder")
+    for name in sorted(files, key=lambda name: name == PAGE):
+        path = out / name
+        with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(files[name])

@@ -1,0 +1,247 @@
+"""Runs -> groups: one configuration of one method on one data set, over its seeds. Only a group is ever averaged."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from engram.evaluation import metrics
+from engram.evaluation.paper import TABLE_1
+from engram.report.gather import Run
+from engram.report.records import Evaluation
+
+TITLES = {
+    "digits": "Digits",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "svhn": "SVHN",
+    "cifar10": "CIFAR-10",
+    "imagenet50": "ImageNet-50",
+}
+SECTIONS = ("Strict", "With stored samples", "Bounds")
+SHORT = 28
+"""Characters of settings that still make a handy name."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Over seeds."""
+
+    value: float
+    std: float | None
+    """Between seeds (n - 1); None for one seed."""
+    n: int
+
+
+def mean_of(values: Sequence[float]) -> Mean | None:
+    """
+    >>> mean_of([1.0, 3.0])
+    Mean(value=2.0, std=1.4142135623730951, n=2)
+    >>> mean_of([5.0]), mean_of([])
+    (Mean(value=5.0, std=None, n=1), None)
+    """
+    if not values:
+        return None
+    return Mean(metrics.mean(values), metrics.std(values) if len(values) > 1 else None, len(values))
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, as the records name it."""
+
+    name: str
+    variant: str
+    digest: str
+    classes: int
+    """In the stream, which may leave some out."""
+    total: int
+    mark: str = ""
+    """Tells two sets of one name apart."""
+
+    @property
+    def title(self) -> str:
+        """`SVHN, 10,000 digits`: the variant stands wherever a figure stands, unless it is the standard one."""
+        variant = {"standard": "", "own": "unknown contents" if self.name in TITLES else ""}.get(
+            self.variant, self.variant
+        )
+        part = f"{self.classes} of {self.total} classes" if self.classes < self.total else ""
+        return ", ".join(filter(None, [TITLES.get(self.name, self.name), variant, part, self.mark]))
+
+    @property
+    def slug(self) -> str:
+        """For names of files."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or self.digest[:8]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the paper's figures are for the same images."""
+        return self.variant == "standard"
+
+    def stations(self, reached: Iterable[int]) -> tuple[int, ...]:
+        """Classes seen at which tables are read: the paper's, else half and all of them."""
+        reached = sorted(set(reached))
+        paper = sorted({t for by_t in TABLE_1.get(self.name, {}).values() for t in by_t})
+        if paper and paper[-1] == self.classes:
+            return tuple(t for t in paper if t in reached or t == self.classes)
+        half = min(reached, key=lambda t: (abs(2 * t - self.classes), t), default=self.classes)
+        return tuple(sorted({half, self.classes}))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds alone."""
+
+    data: Data
+    method: str
+    bound: str | None
+    strict: bool
+    runs: tuple[Run, ...]
+    """Those whose figures count: the finished ones; where none is, all."""
+    waiting: int = 0
+    """Runs of this group that are not finished and do not count."""
+    tag: str = ""
+    """Tells configurations of one method apart; empty where there is one."""
+    settings: str = ""
+    """What this configuration has where the method's others have something else."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} {self.tag}" if self.tag else self.method
+
+    @property
+    def finished(self) -> bool:
+        return self.runs[0].state == "done"
+
+    @property
+    def section(self) -> str:
+        return SECTIONS[2] if self.bound else SECTIONS[0] if self.strict else SECTIONS[1]
+
+    @property
+    def contender(self) -> bool:
+        """Strict, and no yardstick."""
+        return self.strict and self.bound is None
+
+    @property
+    def seeds(self) -> str:
+        """`0, 1, 2`; the seed of the class order behind a slash where there is one."""
+        pairs = [(run.head.seed, run.head.order_seed) for run in self.runs]
+        return ", ".join(str(seed) if order is None else f"{seed} / order {order}" for seed, order in pairs)
+
+    def mean(self, measure: Callable[[Run], float | None]) -> Mean | None:
+        """Over the runs that have it; all of them must, or the mean would be of other seeds than its neighbour."""
+        values = [measure(run) for run in self.runs]
+        known = [value for value in values if value is not None]
+        return mean_of(known) if len(known) == len(values) else None
+
+    def score(self, classes: int, of: Callable[[Evaluation], float | None] = lambda e: e.accuracy) -> Mean | None:
+        """A_t, or another share of the evaluation over this many classes, in per cent."""
+
+        def measure(run: Run) -> float | None:
+            found = run.at(classes)
+            value = None if found is None else of(found)
+            return None if value is None else 100 * value
+
+        return self.mean(measure)
+
+    @property
+    def final(self) -> Mean | None:
+        """A_t over all classes."""
+        return self.score(self.data.classes)
+
+    @property
+    def seconds(self) -> Mean | None:
+        """Spent learning, a run; unknown where a task's time is not on record."""
+        return self.mean(lambda run: sum(run.seconds.values()) if len(run.seconds) == len(run.evaluations) else None)
+
+    @property
+    def bytes(self) -> Mean | None:
+        """Kept of the past after the last task."""
+        return self.mean(
+            lambda run: (
+                sum(run.memory[max(run.memory)].values()) if len(run.memory) >= len(run.evaluations) > 0 else None
+            )
+        )
+
+    @property
+    def checked(self) -> tuple[int, int] | None:
+        """Comparisons of a class's images, bit by bit, over all tasks and runs; how many found a change."""
+        lines = [line for run in self.runs for line in run.retention]
+        return (sum(line.checked for line in lines), sum(line.changed for line in lines)) if lines else None
+
+
+def group(runs: Iterable[Run]) -> list[Group]:
+    """All groups, data set by data set, in the order in which they were found."""
+    found: dict[object, list[Run]] = {}
+    for run in runs:
+        head = run.head
+        own = run.folder if run.settings is None else tuple(sorted(run.settings.items()))
+        found.setdefault((head.dataset, head.digest, head.method, own), []).append(run)
+    groups = _marked([_group(members) for members in found.values()])
+    named: list[Group] = []
+    for data in dict.fromkeys(g.data for g in groups):
+        for method in dict.fromkeys(g.method for g in groups if g.data == data):
+            named += _named([g for g in groups if g.data == data and g.method == method])
+    return named
+
+
+def _group(members: Sequence[Run]) -> Group:
+    head = members[0].head
+    data = Data(head.dataset, head.variant, head.digest, head.seen(len(head.tasks)), len(head.class_names))
+    done = tuple(run for run in members if run.state == "done")
+    used = tuple(sorted(done or members, key=lambda run: (run.head.order_seed or 0, run.head.seed)))
+    return Group(data, head.method, head.bound, head.strict, used, len(members) - len(used))
+
+
+def _marked(groups: list[Group]) -> list[Group]:
+    """Two sets that would bear one name (images that were changed, say) show a piece of their digest."""
+    sets = list(dict.fromkeys(g.data for g in groups))
+    twins = {data for data in sets if sum(other.slug == data.slug for other in sets) > 1}
+    return [replace(g, data=replace(g.data, mark=g.data.digest[:8])) if g.data in twins else g for g in groups]
+
+
+def _named(groups: list[Group]) -> list[Group]:
+    """Tags for the configurations of one method: their differing settings, or a letter where those are many."""
+    if len(groups) == 1:
+        return groups
+    known = [g.runs[0].settings or {} for g in groups]
+    keys = [key for key in dict.fromkeys(k for s in known for k in s) if len({s.get(key) for s in known}) > 1]
+    texts = [
+        "configuration not known" if not s else ", ".join(f"{_short(key, keys)}={s.get(key, '-')}" for key in keys)
+        for s in known
+    ]
+    handy = all(len(text) <= SHORT for text in texts) and len(set(texts)) == len(texts)
+    tags = [f"({text})" for text in texts] if handy else [f"({letter})" for letter in _letters(len(groups))]
+    return [replace(g, tag=tag, settings=text) for g, tag, text in zip(groups, tags, texts, strict=True)]
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """Without its group, where that is clear: `training.epochs` stays, beside `method.epochs`."""
+    name = key.partition(".")[2]
+    return name if sum(other.partition(".")[2] == name for other in keys) == 1 else key
+
+
+def _letters(count: int) -> list[str]:
+    """
+    >>> _letters(3), _letters(28)[-2:]
+    (['a', 'b', 'c'], ['aa', 'ab'])
+    """
+    names = list(string.ascii_lowercase)
+    while len(names) < count:
+        names += [first + second for first in names[:26] for second in string.ascii_lowercase]
+    return names[:count]
+
+
+def best(groups: Iterable[Group]) -> Group | None:
+    """The best finished one by its A_t over all classes."""
+    scored = [(g.final.value, -i, g) for i, g in enumerate(groups) if g.finished and g.final is not None]
+    return max(scored)[2] if scored else None
+
+
+def one_per_method(groups: Iterable[Group]) -> list[Group]:
+    """For figures: each method's best configuration, or its first where none is finished."""
+    by_method: dict[str, list[Group]] = {}
+    for g in groups:
+        by_method.setdefault(g.method, []).append(g)
+    return [best(members) or members[0] for members in by_method.values()]

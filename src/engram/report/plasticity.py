@@ -1,0 +1,185 @@
+"""Groups -> the figures that only a growing memory has: reuse, masks, growth, the quality of what it replays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from engram.report import charts
+from engram.report.charts import DASHES, INK, MOST_SERIES, SERIES, Figure, Rows, Spec
+from engram.report.figures import faceted, legend, panels, point
+from engram.report.gather import Run
+from engram.report.groups import Data, Group, one_per_method
+
+SHARES = {"newly reserved": "new", "reused": "reused"}
+
+
+def reuse(data: Data, groups: Sequence[Group]) -> Figure | None:
+    """Figure 3a: of all that a task uses, how much it reserved anew and how much it found reserved."""
+    chosen = panels([g for g in groups if any(run.growth for run in g.runs)])
+    rows: Rows = []
+    for g in chosen:
+        for task in sorted({growth.task for run in g.runs for growth in run.growth}):
+            for name, field in SHARES.items():
+                share = g.mean(partial(_share, task=task, field=field))
+                for row in point(g, task + 1, share, "%", "tasks"):
+                    label = f"{legend(g)}, task {task + 1}: {name} {row['value']:.1f} %"
+                    rows.append({**row, "panel": legend(g), "series": name, "label": label})
+    if not rows:
+        return None
+    x = charts.counted("x", "task", sorted({row["x"] for row in rows}))
+    y = charts.quantity("value", "share of what the task uses, %", scale={"domain": [0, 100]})
+    panel = charts.lines(rows, list(SHARES), x, y)
+    del panel["data"]
+    last = [row["label"] for row in rows if row["x"] == max(r["x"] for r in rows)]
+    alt = f"Share of newly reserved and of reused units or weights, on {data.title}. At the end: {'; '.join(last)}."
+    spec = faceted(rows, {**panel, "width": 280, "height": 200}, [legend(g) for g in chosen])
+    note = "DGMa counts units, DGMw weights, over all layers that grow."
+    return Figure(f"figure3a-{data.slug}", f"Figure 3a. {data.title}: newly reserved and reused", alt, spec, note)
+
+
+def _share(run: Run, task: int, field: str) -> float | None:
+    for growth in run.growth:
+        used = growth.new + growth.reused
+        if growth.task == task and used:
+            return 100 * float(getattr(growth, field)) / used
+    return None
+
+
+def masks(data: Data, groups: Sequence[Group]) -> list[Figure]:
+    """Figure 3b: mask values of some units over the epochs of one task, with each layer's occupancy."""
+    shown = [(g, run) for g in one_per_method(groups) for run in g.runs if run.masks]
+    return [_masks(data, g, run) for g, run in shown if run is next(r for r in g.runs if r.masks)]
+
+
+def _masks(data: Data, g: Group, run: Run) -> Figure:
+    """Of the last task whose masks were learned to the end: there the choice is hardest."""
+    done = [step.task for step in run.masks if step.task < len(run.evaluations)]
+    task = max(done, default=run.masks[0].task)
+    steps = [step for step in run.masks if step.task == task]
+    thin: Rows = []
+    bold: Rows = []
+    for step in steps:
+        for layer, (values, occupied) in enumerate(zip(step.sample, step.occupancy, strict=True), start=1):
+            panel = f"layer {layer}"
+            thin += [{"panel": panel, "x": step.epoch, "unit": i, "value": v} for i, v in enumerate(values)]
+            label = f"layer {layer}, epoch {step.epoch}: {100 * occupied:.1f} % occupied"
+            bold.append({"panel": panel, "x": step.epoch, "value": occupied, "label": label})
+    x = charts.counted("x", "epoch", sorted({row["x"] for row in bold}))
+    y = charts.quantity("value", "mask value", scale={"domain": [0, 1]})
+    line: Spec = {"mark": {"type": "line", "strokeWidth": 0.9, "opacity": 0.55, "color": SERIES[0], "aria": False}}
+    line |= {"encoding": {"detail": {"field": "unit"}}, "transform": [{"filter": "isValid(datum.unit)"}]}
+    mean: Spec = {"mark": {"type": "line", "strokeWidth": 3.5, "color": INK, "aria": False}}
+    dots: Spec = {"mark": {"type": "point", "color": INK, "size": 30}, "encoding": {"description": {"field": "label"}}}
+    only = {"transform": [{"filter": "!isValid(datum.unit)"}]}
+    panel_spec = {
+        "encoding": {"x": x, "y": y},
+        "layer": [line, {**mean, **only}, {**dots, **only}],
+        "width": 185,
+        "height": 190,
+    }
+    names = list(dict.fromkeys(row["panel"] for row in bold))
+    ends = "; ".join(row["label"] for row in bold if row["x"] == steps[-1].epoch)
+    where = f"{data.title}, {legend(g)}, seed {run.head.seed}, task {task + 1}"
+    note = f"{where}. Thin: a few units or weights of the layer. Bold: the mean over the whole layer, its occupancy."
+    alt = f"Mask values over the epochs of one task: {where}. At the end: {ends}."
+    spec = faceted([*thin, *bold], panel_spec, names, columns=3)
+    slug = "".join(c if c.isalnum() else "-" for c in g.method)
+    return Figure(f"figure3b-{data.slug}-{slug}", f"Figure 3b. {data.title}: masks of {legend(g)}", alt, spec, note)
+
+
+def growth(data: Data, groups: Sequence[Group]) -> Figure | None:
+    """Figure 5: the generator's units and weights over tasks, against growth by its first size at every task."""
+    chosen = [g for g in one_per_method(groups) if any(run.growth for run in g.runs)][: MOST_SERIES // 2]
+    rows: Rows = []
+    for g in chosen:
+        deepest = max(len(run.growth) for run in g.runs)
+        for what in ("units", "weights"):
+            first = g.mean(partial(_size, what=what, tasks=0))
+            for tasks in range(deepest + 1):
+                found = g.mean(partial(_size, what=what, tasks=tasks))
+                for row in point(g, tasks, found, what, "tasks"):
+                    label = f"{legend(g)} after {tasks} tasks: {row['value']:,.0f} {what}"
+                    rows.append({**row, "panel": what, "label": label})
+                if first:
+                    worst = first.value * (tasks + 1)
+                    name = f"{legend(g)}, linear worst case"
+                    label = f"{name} after {tasks} tasks: {worst:,.0f} {what}"
+                    rows.append({"panel": what, "series": name, "x": tasks, "value": worst, "label": label})
+    if not rows:
+        return None
+    names = [legend(g) for g in chosen]
+    fixed = {
+        f"{name}, linear worst case": (SERIES[i % len(SERIES)], DASHES[2], "stroke") for i, name in enumerate(names)
+    }
+    fixed |= {name: (SERIES[i % len(SERIES)], DASHES[0], charts.MARKERS[i]) for i, name in enumerate(names)}
+    x = charts.counted("x", "tasks learned", sorted({row["x"] for row in rows}))
+    panel = charts.lines(
+        rows, [*names, *(n for n in fixed if n not in names)], x, charts.quantity("value", "number"), fixed
+    )
+    del panel["data"]
+    spec = faceted(rows, {**panel, "width": 270, "height": 220}, ["units", "weights"])
+    spec |= {"resolve": {"scale": {"y": "independent"}}}
+    alt = f"Size of the generator over tasks, on {data.title}: " + "; ".join(
+        row["label"] for row in rows if row["series"] in names and row["x"] == max(r["x"] for r in rows)
+    )
+    note = "Worst case: every task reserves as much as the generator had at first, and nothing is reused."
+    return Figure(f"figure5-{data.slug}", f"Figure 5. {data.title}: growth of the generator", f"{alt}.", spec, note)
+
+
+def _size(run: Run, what: str, tasks: int) -> float | None:
+    """After this many tasks; 0: before the first."""
+    if tasks == 0:
+        return float(getattr(run.growth[0], what)[0]) if run.growth else None
+    found = [growth for growth in run.growth if growth.task == tasks - 1]
+    return float(getattr(found[0], what)[1]) if found else None
+
+
+def quality(data: Data, groups: Sequence[Group]) -> list[Figure]:
+    """How well replayed images stand for their classes, class by class, over the tasks."""
+    shown = [(g, run) for g in one_per_method(groups) for run in g.runs if run.quality]
+    return [_quality(data, g, run) for g, run in shown if run is next(r for r in g.runs if r.quality)]
+
+
+def _quality(data: Data, g: Group, run: Run) -> Figure:
+    rows: Rows = []
+    for found in run.quality:
+        for measure, values in found.measures.items():
+            for name, value in zip(found.classes, values, strict=True):
+                if value is not None:
+                    share = 100 * value
+                    label = f"{measure} of {name} after task {found.task + 1}: {share:.1f} %"
+                    rows.append(
+                        {
+                            "panel": measure,
+                            "task": found.task + 1,
+                            "class": name,
+                            "value": share,
+                            "text": f"{share:.0f}",
+                            "label": label,
+                        }
+                    )
+    order = list(run.quality[-1].classes)
+    measures = list(run.quality[-1].measures)
+    x = {"field": "task", "type": "ordinal", "title": "after task", "axis": {"labelAngle": 0}}
+    y = charts.category("class", "class", sort=order, axis={"labelLimit": 90})
+    columns = min(len(measures), 3)
+    size = {1: 420, 2: 260, 3: 170}[max(columns, 1)]
+    panel = charts.heat(rows, x, y, legend="%", numbers=False, size=size)
+    where = f"{data.title}, {legend(g)}, seed {run.head.seed}"
+    means = [f"{m}: {100 * sum(v) / len(v):.1f} % on average" for m, v in _last_values(run) if v]
+    alt = f"Quality of replayed images by class over tasks: {where}. After the last task, {'; '.join(means)}."
+    note = f"{where}. Recognised: replayed images that a classifier of real images takes for their class. Precision: "
+    note += (
+        "replayed images that lie among real ones. Recall: real images that lie among replayed ones. Measured while "
+    )
+    note += "the task's images may still be read."
+    slug = "".join(c if c.isalnum() else "-" for c in g.method)
+    name = f"quality-{data.slug}-{slug}"
+    return Figure(
+        name, f"{data.title}: quality of what {legend(g)} replays", alt, faceted(rows, panel, measures, columns), note
+    )
+
+
+def _last_values(run: Run) -> list[tuple[str, list[float]]]:
+    return [(m, [v for v in values if v is not None]) for m, values in run.quality[-1].measures.items()]

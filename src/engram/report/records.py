@@ -1,0 +1,274 @@
+"""Lines of `records.jsonl` -> values of known shape. What does not fit is named with its place, and left out.
+
+The experiment's own reader stops at a bad line, because a run must not go on from one. A report is read by somebody who
+wants to see what there is, so here every bad line is a `Problem` and the rest counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in the folders that could not be used, or was used with a grain of salt."""
+
+    place: str
+    """A file and line, or a folder."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Head:
+    """The `run` record: what the run is."""
+
+    dataset: str
+    variant: str
+    digest: str
+    method: str
+    bound: str | None
+    strict: bool
+    """As the method's registry entry said when the run began: the one source of what counts as strict."""
+    seed: int
+    order_seed: int | None
+    tasks: tuple[tuple[int, ...], ...]
+    class_names: tuple[str, ...]
+    channels: int | None
+    images: tuple[int, ...]
+
+    def seen(self, task: int) -> int:
+        """Classes seen after this task."""
+        return sum(map(len, self.tasks[: task + 1]))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores after a task."""
+
+    task: int
+    classes: tuple[int, ...]
+    accuracy: float
+    top5: float | None
+    forgetting: float
+    confusion: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class MaskStep:
+    """Mask values of a few units of each layer, and each layer's mean, after an epoch."""
+
+    task: int
+    epoch: int
+    occupancy: tuple[float, ...]
+    sample: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A task's reservations, summed over the layers."""
+
+    task: int
+    new: int
+    reused: int
+    weights: tuple[int, int]
+    """Before and after growing."""
+    units: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How many classes' images were compared bit by bit, and which had changed."""
+
+    task: int
+    checked: int
+    changed: int
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well replayed images stand for their classes, 0 to 1, a value per class seen."""
+
+    task: int
+    classes: tuple[str, ...]
+    measures: dict[str, tuple[float | None, ...]]
+
+
+def read_lines(path: Path, problems: list[Problem]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Whole records with their line numbers."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            place = f"{path}:{number}"
+            if not line.endswith(b"\n"):
+                problems.append(Problem(place, "the line is torn: its end is missing; skipped"))
+                return
+            try:
+                record = json.loads(line, parse_constant=_no_constant)
+            except (ValueError, RecursionError):
+                problems.append(Problem(place, "not a line of JSON; skipped"))
+                continue
+            if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+                problems.append(Problem(place, "not a record: it has no kind; skipped"))
+                continue
+            yield number, record
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+# ---------------------------------------------------------------- one function per kind
+
+
+def head(r: Fields) -> Head:
+    data = r["dataset"]
+    names = _list(r["class_names"], _text)
+    tasks = _list(r["tasks"], lambda task: _list(task, _whole))
+    appear = [c for task in tasks for c in task]
+    _demand(all(tasks) and bool(tasks), "a task without classes")
+    _demand(len(set(appear)) == len(appear) and all(c < len(names) for c in appear), "classes that do not add up")
+    return Head(
+        dataset=_text(data["name"]),
+        variant=_text(data["variant"]),
+        digest=_text(data["digest"]),
+        method=_text(r["method"]),
+        bound=_maybe(r.get("bound"), _text),
+        strict=_truth(r["strict"]),
+        seed=_whole(r["seed"]),
+        order_seed=_maybe(r.get("order_seed"), _whole),
+        tasks=tasks,
+        class_names=names,
+        channels=_maybe(r.get("channels"), _whole),
+        images=_list(r.get("images", []), _whole),
+    )
+
+
+def evaluation(r: Fields) -> Evaluation:
+    classes = _list(r["classes"], _whole)
+    confusion = _list(r["confusion"], lambda row: _list(row, _whole))
+    _demand(len(confusion) == len(classes), "a confusion matrix that is not of its classes")
+    _demand(all(len(row) == len(classes) for row in confusion), "a confusion matrix that is not square")
+    _demand(all(map(sum, confusion)), "a class without test images")
+    return Evaluation(
+        task=_whole(r["task"]),
+        classes=classes,
+        accuracy=_share(r["accuracy"]),
+        top5=_maybe(r.get("top5"), _share),
+        forgetting=_number(r["forgetting"]),
+        confusion=confusion,
+    )
+
+
+def mask(r: Fields) -> MaskStep:
+    sample = _list(r["sample"], lambda row: _list(row, _number))
+    occupancy = _list(r["occupancy"], _number)
+    _demand(len(sample) == len(occupancy), "layers that do not match")
+    return MaskStep(_whole(r["task"]), _whole(r["epoch"]), occupancy, sample)
+
+
+def growth(r: Fields) -> Growth:
+    layers = r["layers"]
+
+    def total(name: str) -> int:
+        return sum(_whole(layer[name]) for layer in layers)
+
+    return Growth(
+        task=_whole(r["task"]),
+        new=total("newly_reserved"),
+        reused=total("reused"),
+        weights=(total("weights_before"), total("weights_after")),
+        units=(total("units_before"), total("units_after")),
+    )
+
+
+def memory(r: Fields) -> tuple[int, dict[str, int]]:
+    return _whole(r["task"]), {_text(part): _whole(size) for part, size in r["bytes"].items()}
+
+
+def retention(r: Fields) -> Retention:
+    _demand(isinstance(r["changed"], list), "changed is not a list")
+    return Retention(_whole(r["task"]), _whole(r["classes"]), len(r["changed"]))
+
+
+def timing(r: Fields) -> tuple[int, float]:
+    return _whole(r["task"]), _number(r["seconds"])
+
+
+def epoch(r: Fields) -> tuple[int, int]:
+    return _whole(r["task"]), _whole(r["epoch"])
+
+
+def failure(r: Fields) -> str:
+    return _text(r["error"])
+
+
+def quality(r: Fields) -> Quality:
+    classes = _list(r["classes"], lambda name: plain(str(name)))
+    measures = {
+        name: _list(r[name], lambda value: _maybe(value, _share))
+        for name in ("recognised", "precision", "recall")
+        if r.get(name) is not None
+    }
+    _demand(all(len(values) == len(classes) for values in measures.values()), "values that do not match the classes")
+    return Quality(_whole(r["task"]), classes, measures)
+
+
+# ---------------------------------------------------------------- what a value may be
+
+
+def _demand(ok: bool, text: str) -> None:
+    if not ok:
+        raise ValueError(text)
+
+
+def _list(value: Any, of: Callable[[Any], T]) -> tuple[T, ...]:
+    _demand(isinstance(value, list), f"{value!r:.40} is not a list")
+    return tuple(of(item) for item in value)
+
+
+def _maybe(value: Any, of: Callable[[Any], T]) -> T | None:
+    return None if value is None else of(value)
+
+
+def _text(value: Any) -> str:
+    _demand(isinstance(value, str), f"{value!r:.40} is not a text")
+    return plain(value)
+
+
+def plain(text: str) -> str:
+    """Without characters that no file of ours could hold: control characters, halves of surrogate pairs.
+
+    >>> plain("zer\\0")
+    'zer�'
+    """
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def _truth(value: Any) -> bool:
+    _demand(isinstance(value, bool), f"{value!r:.40} is neither true nor false")
+    return bool(value)
+
+
+def _whole(value: Any) -> int:
+    _demand(type(value) is int and value >= 0, f"{value!r:.40} is not a whole number")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    _demand(type(value) in (int, float), f"{value!r:.40} is not a number")
+    number = float(value)
+    _demand(math.isfinite(number), f"{value!r:.40} is not finite")
+    return number
+
+
+def _share(value: Any) -> float:
+    number = _number(value)
+    _demand(0 <= number <= 1, f"{value!r:.40} is not between 0 and 1")
+    return number
