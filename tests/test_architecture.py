@@ -23,9 +23,14 @@ ROOMS = [
     "methods",
     "evaluation",
     "experiment",
+    "report",
     "cli",
 ]
-WITHOUT_TORCH = ["errors.py", "config.py", "cli/__init__.py", "cli/bench.py", "__init__.py", "evaluation/metrics.py"]
+WITHOUT_TORCH = [
+    "errors.py", "config.py", "cli/__init__.py", "cli/bench.py", "cli/report.py", "__init__.py",
+    "evaluation/metrics.py", "evaluation/paper.py",
+    *(str(path.relative_to(SOURCE)) for path in (SOURCE / "report").glob("*.py")),
+]  # fmt: skip
 
 
 def imports(path: Path, *, at_top: bool = False) -> set[str]:

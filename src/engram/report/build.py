@@ -67,7 +67,8 @@ def build(
     chapters = []
     if comparison is not None:
         chapters.append(Chapter("What changed", "comparison", [Part("Old against new", [comparison])]))
-    sets = list(dict.fromkeys(g.data for g in groups))
+    contested = {g.data for g in groups if not g.bound}
+    sets = sorted(dict.fromkeys(g.data for g in groups), key=lambda data: data not in contested)
     for data in sets:
         own = [g for g in groups if g.data == data]
         chapters.append(_chapter(data, own, files, pngs))

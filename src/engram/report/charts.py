@@ -25,6 +25,8 @@ MARKERS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down
 DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [5, 1], [3, 5], [12, 4])
 MOST_SERIES = 14
 WIDTH, HEIGHT = 600, 300
+TITLE = 30
+"""Height of a figure's title, in pixels."""
 SCALE = 2
 """Pixels of the PNG file per pixel of the page."""
 
@@ -38,7 +40,7 @@ CONFIG: Spec = {
     },
     "legend": {
         "labelColor": INK, "titleColor": INK, "labelFontSize": 13, "orient": "top", "title": None, "labelLimit": 320,
-        "symbolSize": 90, "symbolStrokeWidth": 2, "columnPadding": 18, "columns": 4,
+        "symbolOpacity": 1, "symbolSize": 90, "symbolStrokeWidth": 2, "columnPadding": 18, "columns": 4,
     },
     "header": {"labelColor": INK, "titleColor": INK, "labelFontSize": 13, "labelFontWeight": "bold", "labelLimit": 300},
     "title": {"color": INK, "fontSize": 15, "anchor": "start", "offset": 12},
@@ -81,6 +83,12 @@ def inline(drawn: str, figure: Figure) -> str:
     """The same SVG for the page: no ground, colours by the page's theme, one picture to a screen reader."""
     head, _, rest = drawn.partition(">")
     head = head.replace("<svg ", f'<svg role="img" aria-label="{escape(figure.alt)}" ', 1)
+    # the caption stands above it already: the picture's own title is cut off
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)
+    if box is not None:
+        width, height = float(box[1]), float(box[2])
+        head = head.replace(box[0], f'viewBox="0 {TITLE} {width:g} {height - TITLE:g}"')
+        head = re.sub(r' (width|height)="[\d.]+"', "", head)
     rest = rest.replace('fill="white"', 'fill="none"', 1)
     # many pictures share one page, and with it one set of names
     rest = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{figure.name}-", rest)
@@ -126,7 +134,7 @@ def lines(rows: Rows, names: Sequence[str], x: Spec, y: Spec, fixed: Mapping[str
     look = looks(names, fixed)
     layers: list[Spec] = []
     if any("low" in row for row in rows):
-        band = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": {**look["color"], "legend": None}}
+        band = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": look["color"]}
         keep = [{"filter": "isValid(datum.low)"}]
         layers.append({"mark": {"type": "area", "opacity": 0.18, "aria": False}, "transform": keep, "encoding": band})
     layers.append(

@@ -48,7 +48,7 @@ def _accuracy(
     rows: Rows = []
     for g in groups:
         for seen in sorted({len(e.classes) for run in g.runs for e in run.evaluations}):
-            rows += point(g, seen, g.score(seen, of), "%", "classes")
+            rows += point(g, seen, g.score(seen, of), "%", "classes seen")
     if not rows:
         return None
     top = "top-5 " if of is _top5 else ""
@@ -63,7 +63,8 @@ def _accuracy(
 
     spec = panel(0, f"{top}accuracy, %", HEIGHT)
     low = {legend(g) for g in groups if g.bound == "lower"}
-    floor = min((float(row.get("low", row["value"])) for row in rows if row["series"] not in low), default=0.0) // 1
+    high = [row for row in rows if row["series"] not in low]
+    floor = min((min(row["value"], row.get("low", 100.0)) for row in high), default=0.0) // 1
     if 60 < floor < 100:  # close to the top, lines lie on each other: once more, enlarged
         spec = {"vconcat": [spec, panel(max(floor - 1, 0), f"{top}accuracy, %, enlarged", HEIGHT - 60)]}
     ends = ", ".join(f"{legend(g)} {g.final.value:.2f} %" for g in groups if g.final)
@@ -88,7 +89,7 @@ def point(g: Group, x: int, found: Mean | None, unit: str, what: str) -> Rows:
     if found.std is not None:
         row |= {"low": found.value - found.std, "high": found.value + found.std}
         spread = f" ± {found.std:.2f}"
-    return [{**row, "label": f"{legend(g)}, {x} {what}: {found.value:.2f}{spread} {unit}"}]
+    return [{**row, "label": f"{legend(g)}, {what} {x}: {found.value:.2f}{spread} {unit}"}]
 
 
 def sized(spec: Spec, width: int = WIDTH, height: int = HEIGHT) -> Spec:
@@ -106,7 +107,7 @@ def timing(data: Data, groups: Sequence[Group]) -> Figure | None:
     rows: Rows = []
     for g in chosen:
         for task in sorted({task for run in g.runs for task in run.seconds}):
-            rows += point(g, task + 1, g.mean(partial(_seconds, task=task)), "s", "tasks")
+            rows += point(g, task + 1, g.mean(partial(_seconds, task=task)), "s", "task")
     rows = [_above_zero(row) for row in rows]
     if not rows:
         return None

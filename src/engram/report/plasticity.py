@@ -48,8 +48,8 @@ def _share(run: Run, task: int, field: str) -> float | None:
 
 def masks(data: Data, groups: Sequence[Group]) -> list[Figure]:
     """Figure 3b: mask values of some units over the epochs of one task, with each layer's occupancy."""
-    shown = [(g, run) for g in one_per_method(groups) for run in g.runs if run.masks]
-    return [_masks(data, g, run) for g, run in shown if run is next(r for r in g.runs if r.masks)]
+    shown = [(g, next((run for run in g.runs if run.masks), None)) for g in one_per_method(groups)]
+    return [_masks(data, g, run) for g, run in shown if run]
 
 
 def _masks(data: Data, g: Group, run: Run) -> Figure:
@@ -137,8 +137,8 @@ def _size(run: Run, what: str, tasks: int) -> float | None:
 
 def quality(data: Data, groups: Sequence[Group]) -> list[Figure]:
     """How well replayed images stand for their classes, class by class, over the tasks."""
-    shown = [(g, run) for g in one_per_method(groups) for run in g.runs if run.quality]
-    return [_quality(data, g, run) for g, run in shown if run is next(r for r in g.runs if r.quality)]
+    shown = [(g, next((run for run in g.runs if run.quality), None)) for g in one_per_method(groups)]
+    return [_quality(data, g, run) for g, run in shown if run]
 
 
 def _quality(data: Data, g: Group, run: Run) -> Figure:

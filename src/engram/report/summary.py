@@ -86,7 +86,7 @@ def _good(data: Data, g: Group, groups: Sequence[Group]) -> Answer:
 def _big(g: Group) -> Answer:
     kept, channels = g.bytes, g.runs[0].head.channels
     if kept is None:
-        return Answer("How big", "–", "it keeps no record of what it carries")
+        return Answer("How big", "–", "no memory is on record")
     bought = f": as much as {kept.value / (SIDE * SIDE * channels):,.0f} images" if channels else ""
     return Answer("How big", f"{kept.value / 1e6:.2f} MB", f"carried of the past{bought}")
 

@@ -114,7 +114,7 @@ def table_3(data: Data, groups: Sequence[Group]) -> Table | None:
         if last is None:
             continue
         paper = TABLE_3.get(data.name, {}).get(g.method)
-        quoted = [words(f"{v:.2e}") if v else words("") for v in (paper or (None, None))[:2]]
+        quoted = [Cell(f"{v:.2e}", v) if v else words("") for v in (paper or (None, None))[:2]]
         cells = [words(g.label), words(seeds(g)), _count(first), quoted[0], _count(last), quoted[1], mean(g.final)]
         rows.append(Row((*cells, number(paper[2] if paper else None)), method=g.method))
     if not rows:
