@@ -45,7 +45,7 @@ def write_run(
         if generative:
             lines += _generative(t, mask_steps)
         if quality:
-            measured = dict.fromkeys(("recognised", "precision", "recall"), [0.9] * (t + 1))
+            measured = {"recognised": [0.9] * (t + 1), "precision": [None] * t + [0.7], "recall": [None] * t + [0.6]}
             lines.append({"kind": "quality", "task": t, "classes": names[: t + 1], **measured})
         right = round(share * TEST_IMAGES)
         confusion = [

@@ -22,7 +22,7 @@ from engram.report.figures import accuracy
 from engram.report.gather import gather
 from engram.report.groups import Group, Mean, group
 from engram.report.matrices import mean_matrix, summed_confusion
-from engram.report.plasticity import growth, reuse
+from engram.report.plasticity import growth, quality, reuse
 from engram.report.tables import Row, Table, comma_separated, latex, markdown, mean, words
 from synthetic import write_run
 
@@ -126,6 +126,21 @@ def test_matrices_and_growth(tmp_path: Path) -> None:
     assert [r["value"] for r in rows if r["series"] == "reused"] == [0.0, 10.0]  # 0 and 1 of 10 units
     units = [r["value"] for r in sizes.spec["data"]["values"] if r["panel"] == "units"]
     assert units == [20, 20, 30, 40, 39, 60]  # ours and the worst case: before, after 1, after 2 tasks
+
+
+def test_replay_quality_by_class(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", accuracy=[1.0, 0.8], quality=True, names=["cat", "dog"])
+    (g,) = groups_of(tmp_path)
+    (figure,) = quality(g.data, [g])
+    recognised, own = (panel["data"]["values"] for panel in figure.spec["hconcat"])
+    assert [(row["after"], row["class"], row["value"]) for row in recognised] == [
+        (1, "cat", 90.0),
+        (2, "cat", 90.0),
+        (2, "dog", 90.0),
+    ]
+    found = {(row["series"], row["class"]): row["value"] for row in own}
+    assert found["precision", "cat"] == found["precision", "dog"] == 70.0  # an old class keeps its own task's
+    assert found["recall", "dog"] == 60.0
 
 
 def test_bands_are_a_standard_deviation(tmp_path: Path) -> None:

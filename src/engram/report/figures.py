@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from engram.report import charts
 from engram.report.charts import FAINT, HEIGHT, INK, MOST_SERIES, WIDTH, Figure, Rows, Spec
@@ -56,17 +55,16 @@ def _accuracy(
     names = [legend(g) for g in groups]
     x = charts.counted("x", "classes seen", sorted({row["x"] for row in rows}))
 
-    def panel(floor: float, title: str, height: int) -> Spec:
+    def panel(shown: Rows, floor: float, title: str, height: int) -> Spec:
         y = charts.quantity("value", title, scale={"domain": [floor, 100], "nice": False}, axis={"tickCount": 6})
-        shown = [row for row in rows if row["value"] >= floor]
         return sized(charts.lines(shown, names, x, y, fixed), height=height)
 
-    spec = panel(0, f"{top}accuracy, %", HEIGHT)
+    spec = panel(rows, 0, f"{top}accuracy, %", HEIGHT)
     low = {legend(g) for g in groups if g.bound == "lower"}
     high = [row for row in rows if row["series"] not in low]
     floor = min((min(row["value"], row.get("low", 100.0)) for row in high), default=0.0) // 1
     if 60 < floor < 100:  # close to the top, lines lie on each other: once more, enlarged
-        spec = {"vconcat": [spec, panel(max(floor - 1, 0), f"{top}accuracy, %, enlarged", HEIGHT - 60)]}
+        spec = {"vconcat": [spec, panel(high, max(floor - 1, 0), f"{top}accuracy, %, enlarged", HEIGHT - 60)]}
     ends = ", ".join(f"{legend(g)} {g.final.value:.2f} %" for g in groups if g.final)
     alt = (
         f"{top}accuracy over the classes seen so far, on {data.title}. At the end: {ends or 'nothing is finished yet'}."
@@ -108,15 +106,20 @@ def timing(data: Data, groups: Sequence[Group]) -> Figure | None:
     for g in chosen:
         for task in sorted({task for run in g.runs for task in run.seconds}):
             rows += point(g, task + 1, g.mean(partial(_seconds, task=task)), "s", "task")
-    rows = [_above_zero(row) for row in rows]
     if not rows:
         return None
     fixed = {legend(g): BOUNDS[g.bound] for g in chosen if g.bound in BOUNDS}
+    # a logarithmic axis has no place for zero: bands and times that reach it end at the axis
+    ends = (
+        max(0.01, min(row["value"] for row in rows) / 1.5),
+        max(0.1, *(1.1 * row.get("high", row["value"]) for row in rows)),
+    )
+    scale = {"type": "log", "domain": list(ends), "clamp": True, "nice": False}
     spec = charts.lines(
         rows,
         [legend(g) for g in chosen],
         charts.counted("x", "task", sorted({row["x"] for row in rows})),
-        charts.quantity("value", "time to learn the task, s", scale={"type": "log"}, axis={"values": DECADES}),
+        charts.quantity("value", "time to learn the task, s", scale=scale, axis={"values": DECADES}),
         fixed,
     )
     totals = ", ".join(f"{legend(g)} {g.seconds.value / 60:.1f} min" for g in chosen if g.seconds)
@@ -132,11 +135,6 @@ def _seconds(run: Run, task: int) -> float | None:
 def _part(run: Run, part: str) -> float | None:
     """Bytes after the last task."""
     return float(run.memory[max(run.memory)].get(part, 0)) if run.memory else None
-
-
-def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
-    """A logarithmic axis has no place for zero; a hundredth of a second is as good as none."""
-    return {**row, **{name: max(row[name], 0.01) for name in ("value", "low", "high") if name in row}}
 
 
 def memory(data: Data, groups: Sequence[Group]) -> Figure | None:
@@ -201,7 +199,9 @@ def _fills(count: int) -> list[str]:
 
 def panels(groups: Sequence[Group]) -> list[Group]:
     """Contenders first, the best first; bounds where there is room."""
-    ranked = sorted(one_per_method(groups), key=lambda g: (bool(g.bound), -(g.final.value if g.final else 0)))
+    ranked = sorted(
+        one_per_method(groups), key=lambda g: (bool(g.bound), not g.strict, -(g.final.value if g.final else 0))
+    )
     return ranked[:MOST_PANELS]
 
 

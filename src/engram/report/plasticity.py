@@ -142,44 +142,57 @@ def quality(data: Data, groups: Sequence[Group]) -> list[Figure]:
 
 
 def _quality(data: Data, g: Group, run: Run) -> Figure:
-    rows: Rows = []
+    """Recognition over the tasks as a heat map; beside it precision and recall, known at a class's own task alone."""
+    order = list(run.quality[-1].classes)
+    own: dict[tuple[str, str], float] = {}
+    cells: Rows = []
     for found in run.quality:
         for measure, values in found.measures.items():
             for name, value in zip(found.classes, values, strict=True):
-                if value is not None:
-                    share = 100 * value
-                    label = f"{measure} of {name} after task {found.task + 1}: {share:.1f} %"
-                    rows.append(
-                        {
-                            "panel": measure,
-                            "task": found.task + 1,
-                            "class": name,
-                            "value": share,
-                            "text": f"{share:.0f}",
-                            "label": label,
-                        }
-                    )
-    order = list(run.quality[-1].classes)
-    measures = list(run.quality[-1].measures)
-    x = {"field": "task", "type": "ordinal", "title": "after task", "axis": {"labelAngle": 0}}
-    y = charts.category("class", "class", sort=order, axis={"labelLimit": 90})
-    columns = min(len(measures), 3)
-    size = {1: 420, 2: 260, 3: 170}[max(columns, 1)]
-    panel = charts.heat(rows, x, y, legend="%", numbers=False, size=size)
+                if value is None:
+                    continue
+                if measure != "recognised":
+                    own[measure, name] = 100 * value
+                    continue
+                label = f"{name} after task {found.task + 1}: {100 * value:.1f} % recognised"
+                cell = {"after": found.task + 1, "class": name, "value": 100 * value, "text": f"{100 * value:.0f}"}
+                cells.append({**cell, "label": label})
+    dots: Rows = [
+        {"series": measure, "class": name, "value": value, "label": f"{measure} of {name}: {value:.1f} %"}
+        for (measure, name), value in own.items()
+    ]
     where = f"{data.title}, {legend(g)}, seed {run.head.seed}"
-    means = [f"{m}: {100 * sum(v) / len(v):.1f} % on average" for m, v in _last_values(run) if v]
-    alt = f"Quality of replayed images by class over tasks: {where}. After the last task, {'; '.join(means)}."
-    note = f"{where}. Recognised: replayed images that a classifier of real images takes for their class. Precision: "
+    last = [row["value"] for row in cells if row["after"] == run.quality[-1].task + 1]
+    alt = f"Quality of replayed images by class: {where}."
+    alt += f" After the last task {min(last):.1f} % of the worst class's are recognised." if last else ""
+    note = (
+        f"{where}. Recognised: replayed images that the solver takes for their class. Precision: replayed images that "
+    )
     note += (
-        "replayed images that lie among real ones. Recall: real images that lie among replayed ones. Measured while "
+        "lie among real ones; recall: real images that lie among replayed ones; both at the class's own task, while "
     )
-    note += "the task's images may still be read."
+    note += "its images may still be read."
+    panels_made = [_recognised(cells, order)] * bool(cells) + [_own_task(dots, order)] * bool(dots)
+    spec = {"hconcat": panels_made, "resolve": {"scale": {"color": "independent", "shape": "independent"}}}
     slug = "".join(c if c.isalnum() else "-" for c in g.method)
-    name = f"quality-{data.slug}-{slug}"
-    return Figure(
-        name, f"{data.title}: quality of what {legend(g)} replays", alt, faceted(rows, panel, measures, columns), note
-    )
+    title = f"{data.title}: quality of what {legend(g)} replays"
+    return Figure(f"quality-{data.slug}-{slug}", title, alt, spec, note)
 
 
-def _last_values(run: Run) -> list[tuple[str, list[float]]]:
-    return [(m, [v for v in values if v is not None]) for m, values in run.quality[-1].measures.items()]
+def _recognised(cells: Rows, order: Sequence[str]) -> Spec:
+    x = {"field": "after", "type": "ordinal", "title": "after task", "axis": {"labelAngle": 0}}
+    y = charts.category("class", "class", sort=list(order), axis={"labelLimit": 90})
+    panel = charts.heat(cells, x, y, legend="recognised %", numbers=len(order) <= 12, size=270)
+    return {"data": {"values": cells}, **panel}
+
+
+def _own_task(dots: Rows, order: Sequence[str]) -> Spec:
+    look = charts.looks(["precision", "recall"])
+    encoding = {
+        "x": charts.quantity("value", "at its own task, %", scale={"domain": [0, 100]}),
+        "y": charts.category("class", None, sort=list(order), axis={"labelLimit": 90, "grid": True}),
+        "color": look["color"],
+        "shape": look["shape"],
+        "description": {"field": "label"},
+    }
+    return {"data": {"values": dots}, "mark": "point", "encoding": encoding, "width": 200, "height": 270}
