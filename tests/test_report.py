@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import re
 import statistics
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from engram.cli import call
 from engram.evaluation.paper import TABLE_1, TABLE_3, TABLE_4
-from engram.report import views
+from engram.report import charts, views
 from engram.report.build import build
 from engram.report.compare import compare, verdict
 from engram.report.figures import accuracy
@@ -200,6 +201,23 @@ def test_torn_and_foreign_lines_are_named_and_skipped(tmp_path: Path, capsys: py
     page = (tmp_path / "out" / "index.html").read_text()
     assert f"records.jsonl:{start}" in page
     assert "96.00" in page  # the good lines count
+
+
+def test_no_line_can_stop_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of records replaced by others, at random: what does not fit is skipped, and the rest is shown."""
+    monkeypatch.setattr(charts, "svg", lambda figure: f'<svg viewBox="0 0 9 99">{json.dumps(figure.spec)[:9]}</svg>')
+    others: list[object] = [None, 0, -1, 99, 1.5, 10**400, 1e300, "x", [], [[]], {}, True, [None], {"a": 1}]
+    for number in range(150):
+        draws = random.Random(number)
+        write_run(tmp_path / "a", accuracy=[1.0, 0.9, 0.8], quality=True)
+        other = write_run(tmp_path / "b", accuracy=[1.0, 0.9, 0.8][: number % 4], tasks=3, seed=1, quality=True)
+        lines = [json.loads(line) for line in (other / "records.jsonl").read_text().splitlines()]
+        for line in draws.choices(lines, k=3):
+            line[draws.choice(list(line))] = draws.choice(others)
+        if number % 5 == 0:
+            draws.shuffle(lines)
+        (other / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert b"80.00" in build(gather([tmp_path]), pngs=False)["index.html"], number
 
 
 def test_every_folder_is_shown_as_what_it_is(tmp_path: Path) -> None:

@@ -60,13 +60,14 @@ def maker(
 def show(found: Gathered, files: Files, out: Path) -> None:
     """Write the files; say what there is and what was wrong."""
     from engram.report.build import PAGE, write
+    from engram.report.summary import plural
 
     write(files, out)
     for problem in (*found.problems, *found.blank):
         print(f"{problem.place}: {problem.text}")
     figures = sum(name.endswith(".svg") for name in files)
     tables = sum(name.endswith(".csv") for name in files)
-    print(f"{len(found.runs)} runs, {tables} tables, {figures} figures: {out / PAGE}")
+    print(f"{plural(len(found.runs), 'run')}, {tables} tables, {figures} figures: {out / PAGE}")
 
 
 def watch(runs: Sequence[Path], make: Callable[[str | None], tuple[Gathered, Files]], out: Path) -> int:

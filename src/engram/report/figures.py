@@ -110,16 +110,19 @@ def timing(data: Data, groups: Sequence[Group]) -> Figure | None:
         return None
     fixed = {legend(g): BOUNDS[g.bound] for g in chosen if g.bound in BOUNDS}
     # a logarithmic axis has no place for zero: bands and times that reach it end at the axis
-    ends = (
-        max(0.01, min(row["value"] for row in rows) / 1.5),
-        max(0.1, *(1.1 * row.get("high", row["value"]) for row in rows)),
-    )
-    scale = {"type": "log", "domain": list(ends), "clamp": True, "nice": False}
+    tops = [float(row["high"]) if "high" in row else float(row["value"]) for row in rows]
+    ends = [max(0.01, min(row["value"] for row in rows) / 1.5), max(0.1, 1.1 * max(tops))]
+    scale = {"type": "log", "domain": ends, "clamp": True, "nice": False}
     spec = charts.lines(
         rows,
         [legend(g) for g in chosen],
         charts.counted("x", "task", sorted({row["x"] for row in rows})),
-        charts.quantity("value", "time to learn the task, s", scale=scale, axis={"values": DECADES}),
+        charts.quantity(
+            "value",
+            "time to learn the task, s",
+            scale=scale,
+            axis={"values": [v for v in DECADES if ends[0] <= v <= ends[1]]},
+        ),
         fixed,
     )
     totals = ", ".join(f"{legend(g)} {g.seconds.value / 60:.1f} min" for g in chosen if g.seconds)
