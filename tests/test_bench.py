@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,32 @@ def test_stopped_and_called_again_it_goes_on(tmp_path: Path) -> None:
         summary = summarise(out / f"a.npz-{name}-seed0")
         assert summary is not None
         assert summary.done
+
+
+def test_killed_and_called_again_it_waits_for_the_runs_left_behind(tmp_path: Path) -> None:
+    wanted = plan(tmp_path, ["finetune", "joint"], [0], [*QUICK, "training.epochs=60"])
+    code = f"from pathlib import Path; import test_bench; test_bench.bench_for(Path({str(tmp_path)!r}))"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent)
+    left = wanted.cells()[0]
+    for _ in range(600):
+        if (left.folder / "records.jsonl").exists():
+            break
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    seen = set()
+
+    def watch(cells: Sequence[Cell]) -> None:
+        seen.update((cell.method, cell.status) for cell in cells)
+
+    cells = bench(wanted, show=watch)
+    assert ("finetune", "elsewhere") in seen
+    assert [cell.status for cell in cells] == ["done", "done"]
+    assert cells[0].tries == 0
+
+
+def bench_for(tmp_path: Path) -> None:
+    bench(plan(tmp_path, ["finetune", "joint"], [0], [*QUICK, "training.epochs=60"]), show=quiet)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
     plan ──> cells ──> processes `engram run --resume --out FOLDER` ──> summaries ──> table
 
 A cell is whatever its folder says it is. Calling the bench again therefore does what is missing and nothing else: runs
-that were killed go on where they were, runs that are done are left alone, runs that failed are tried again.
+that were killed go on where they were, runs that are done are left alone, runs that failed are tried again. A run that
+another process is at work on (a bench that was killed leaves its own behind) is waited for.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from typing import Literal
 from engram.config import Config, as_dict
 from engram.errors import ConfigError, EngramError
 from engram.evaluation.paper import paper_accuracy
-from engram.experiment.folder import is_run, read_origin
+from engram.experiment.folder import is_held, is_run, read_origin
 from engram.experiment.summary import Summary, summarise
 from engram.methods.registry import configure
 
 POLL_SECONDS = 0.5
 
-Status = Literal["waiting", "running", "done", "failed", "stopped"]
+Status = Literal["waiting", "running", "elsewhere", "done", "failed", "stopped"]
+"""`elsewhere`: another process runs it."""
 
 
 @dataclass
@@ -137,12 +139,14 @@ def bench(
             running = [cell for cell in cells if cell.status == "running"]
             for cell in running:
                 _watch(cell, plan.tries)
+            for cell in cells:
+                _look_elsewhere(cell)
             waiting = [cell for cell in cells if cell.status == "waiting"]
-            free = plan.jobs - sum(cell.status == "running" for cell in cells)
+            free = plan.jobs - sum(cell.status in ("running", "elsewhere") for cell in cells)
             for cell in waiting[: max(free, 0)]:
                 _start(cell, plan)
             show(cells)
-            if not any(cell.status in ("running", "waiting") for cell in cells):
+            if not any(cell.status in ("running", "elsewhere", "waiting") for cell in cells):
                 return cells
             if asked():
                 raise Stopped
@@ -169,6 +173,18 @@ def _same_settings(cell: Cell, plan: Plan) -> None:
     ]
     if others:
         raise ConfigError(f"{cell.folder} holds a run with other settings: {', '.join(others)}; choose another --out")
+
+
+def _look_elsewhere(cell: Cell) -> None:
+    """A run that waits may be under way already; one that was is done, or waits."""
+    if cell.status not in ("waiting", "elsewhere"):
+        return
+    if is_held(cell.folder):
+        cell.status = "elsewhere"
+        cell.look()
+    elif cell.status == "elsewhere":
+        cell.look()
+        cell.status = "done" if cell.summary is not None and cell.summary.done else "waiting"
 
 
 def _start(cell: Cell, plan: Plan) -> None:

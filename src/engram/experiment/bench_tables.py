@@ -10,7 +10,14 @@ from rich.table import Table
 from engram.experiment.bench import Cell, Row
 from engram.experiment.progress import duration
 
-COLOURS = {"waiting": "dim", "running": "cyan", "done": "green", "failed": "red", "stopped": "yellow"}
+COLOURS = {
+    "waiting": "dim",
+    "running": "cyan",
+    "elsewhere": "cyan",
+    "done": "green",
+    "failed": "red",
+    "stopped": "yellow",
+}
 
 
 def cell_table(cells: Sequence[Cell]) -> Table:

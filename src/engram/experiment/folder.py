@@ -83,6 +83,17 @@ def write_origin(folder: Path, origin: Origin) -> None:
     write_json(folder / CONFIG, {"config": as_dict(origin.config), "data": origin.data})
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process is at work in the folder."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with filelock.FileLock(folder / LOCK, timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+
+
 @contextlib.contextmanager
 def occupied(folder: Path) -> Iterator[None]:
     """Hold the folder's lock. The system gives it back when the process ends, however it ends."""
