@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from engram.data.stream import Task
-from engram.methods.gan import Gan, GanSettings, batch_of, draw, net_state
+from engram.methods.gan import GAN_SHARE, Gan, GanSettings, batch_of, draw, net_state
 from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
-from engram.methods.mergan import GAN_SHARE
 from engram.methods.solver import Examples, Solver, normalise
 from engram.nets.conditional import ConditionalGenerator
 from engram.seeding import generator

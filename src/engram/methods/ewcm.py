@@ -8,10 +8,7 @@ from generated images, as DGM's does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,11 +16,10 @@ from torch.func import functional_call
 
 from engram.config import demand
 from engram.data.stream import Task
-from engram.methods.gan import Gan, GanSettings, draw
+from engram.methods.conditioned import Conditioned
+from engram.methods.gan import GanSettings
 from engram.methods.importance import Weights, mean_square_gradient, pull, widen
-from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
-from engram.methods.mergan import GAN_SHARE
-from engram.methods.rehearsal import Rehearsal
+from engram.methods.learner import Method, State, Surroundings
 from engram.seeding import generator
 
 
@@ -42,54 +38,28 @@ class EWCMSettings(GanSettings):
         demand(self.fisher_images >= 1, "method.fisher_images", self.fisher_images, "1 or more")
 
 
-class EWCM:
+class EWCM(Conditioned):
     """The learner."""
 
+    settings: EWCMSettings
+
     def __init__(self, around: Surroundings) -> None:
-        self.around = around
-        self.settings: EWCMSettings = around.settings
-        self.gan = Gan(around)
-        self.rehearsal = Rehearsal(around, replay=self.settings.replay, keep=self.settings.keep)
+        super().__init__(around)
         self.anchor: Weights = {}
         self.importance: Weights = {}
-        self.clock = Clock()
-        self.stage: Literal["idle", "gan", "solve"] = "idle"
 
-    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
-        if self.stage == "idle":
-            self.gan.begin(task.index, new=len(task.classes), group=task.index, known=len(task.classes))
-            now = dict(self.gan.generator.named_parameters())
-            for noted in (self.anchor, self.importance):
-                noted.update({name: widen(value, now[name]) for name, value in noted.items()})
-            self.clock = Clock(
-                epochs=self.settings.epochs, batches=self.settings.steps * len(task.classes), ends=GAN_SHARE
-            )
-            self.stage = "gan"
-        if self.stage == "gan":
-            tick(self.clock, partial(self._step, task), observe)
-            self.gan.finish(task.index, torch.tensor(task.columns), group=task.index)
-            self._consolidate(task)
-            self.clock, self.stage = Clock(), "solve"
-            kept = sum(value.numel() for noted in (self.anchor, self.importance) for value in noted.values())
-            observe.note("memory", bytes={"generator": self.gan.bytes, "importance": 4 * kept})
-            self.rehearsal.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
-        self.rehearsal.fit(self._draw, task=task.index, observe=observe)
-        self.stage = "idle"
+    def begin(self, task: Task) -> None:
+        self.gan.begin(task.index, new=len(task.classes), group=task.index, known=len(task.classes))
+        now = dict(self.gan.generator.named_parameters())
+        for noted in (self.anchor, self.importance):
+            noted.update({name: widen(value, now[name]) for name, value in noted.items()})
 
-    def scores(self, images: Tensor) -> Tensor:
-        return self.rehearsal.solver.scores(images)
+    def end(self, task: Task) -> dict[str, int]:
+        self.gan.finish(task.index, torch.tensor(task.columns), group=task.index)
+        self._consolidate(task)
+        return {"importance": 4 * sum(v.numel() for noted in (self.anchor, self.importance) for v in noted.values())}
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.rehearsal.solver.features(images)
-
-    def sample(self, columns: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
-        """(len(columns) * count, C, 32, 32) uint8, class by class."""
-        return torch.cat([self._draw(column, count, generator) for column in columns])
-
-    def _draw(self, column: int, count: int, draws: torch.Generator) -> Tensor:
-        return draw(self.gan.generator, torch.full((count,), column), generator=draws)
-
-    def _step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+    def step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
         draws = generator(self.around.seed, "gan", task.index, epoch, batch)
         rows = self.gan.pick(task, self.settings.batch_size, generator=draws)
         columns = task.targets[rows]
@@ -123,21 +93,11 @@ class EWCM:
         self.anchor = {name: p.clone() for name, p in weights.items()}
 
     def state(self) -> State:
-        return {
-            "stage": self.stage,
-            "clock": self.clock.state(),
-            "gan": self.gan.state(),
-            "rehearsal": self.rehearsal.state(),
-            "anchor": dict(self.anchor),
-            "importance": dict(self.importance),
-        }
+        return {**super().state(), "anchor": dict(self.anchor), "importance": dict(self.importance)}
 
     def load(self, state: State) -> None:
+        super().load(state)
         device = self.around.device
-        self.stage = state["stage"]
-        self.clock = Clock.of(state["clock"], device)
-        self.gan.load(state["gan"])
-        self.rehearsal.load(state["rehearsal"])
         self.anchor = {name: value.to(device) for name, value in state["anchor"].items()}
         self.importance = {name: value.to(device) for name, value in state["importance"].items()}
 

@@ -23,6 +23,9 @@ from engram.seeding import generator
 
 SAMPLE_BATCH = 256
 
+GAN_SHARE = 0.8
+"""Roughly how much of a task's time goes into the GAN; for the display only."""
+
 
 @dataclass(frozen=True)
 class GanSettings:

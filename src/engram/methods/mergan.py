@@ -9,7 +9,6 @@ The solver learns every class from generated images, as DGM's does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -20,14 +19,11 @@ from torch.nn import functional as F
 
 from engram.config import demand
 from engram.data.stream import Task
-from engram.methods.gan import Gan, GanSettings, batch_of, draw
-from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
-from engram.methods.rehearsal import Rehearsal
+from engram.methods.conditioned import Conditioned
+from engram.methods.gan import GanSettings, batch_of, draw
+from engram.methods.learner import Method, State, Surroundings
 from engram.methods.solver import Examples
 from engram.seeding import generator
-
-GAN_SHARE = 0.8
-"""Roughly how much of a task's time goes into the GAN; for the display only."""
 
 
 @dataclass(frozen=True)
@@ -42,50 +38,26 @@ class AlignmentSettings(GanSettings):
         demand(self.lambda_ra >= 0, "method.lambda_ra", self.lambda_ra, "0 or more")
 
 
-class MeRGAN:
+class MeRGAN(Conditioned):
     """The learner."""
 
     def __init__(self, around: Surroundings, *, form: Literal["replay", "alignment"]) -> None:
-        self.around, self.form = around, form
-        self.settings: GanSettings = around.settings
-        self.gan = Gan(around)
-        self.rehearsal = Rehearsal(around, replay=self.settings.replay, keep=self.settings.keep)
-        self.clock = Clock()
-        self.stage: Literal["idle", "gan", "solve"] = "idle"
+        super().__init__(around)
+        self.form = form
         self.pool: tuple[int, Examples, Tensor] | None = None
         """An epoch's images and their order; derived, not state."""
 
-    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
-        if self.stage == "idle":
-            known = len(task.seen) if self.form == "replay" else len(task.classes)
-            self.gan.begin(task.index, new=len(task.classes), group=0, known=known)
-            self.clock = Clock(
-                epochs=self.settings.epochs, batches=self.settings.steps * len(task.classes), ends=GAN_SHARE
-            )
-            self.stage = "gan"
-        if self.stage == "gan":
-            tick(
-                self.clock, partial(self._replay_step if self.form == "replay" else self._alignment_step, task), observe
-            )
-            self.gan.finish(task.index, self._mix(task), group=0)
-            self.clock, self.pool, self.stage = Clock(), None, "solve"
-            observe.note("memory", bytes={"generator": self.gan.bytes})
-            self.rehearsal.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
-        self.rehearsal.fit(self._draw, task=task.index, observe=observe)
-        self.stage = "idle"
+    def begin(self, task: Task) -> None:
+        known = len(task.seen) if self.form == "replay" else len(task.classes)
+        self.gan.begin(task.index, new=len(task.classes), group=0, known=known)
 
-    def scores(self, images: Tensor) -> Tensor:
-        return self.rehearsal.solver.scores(images)
+    def step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+        return (self._replay_step if self.form == "replay" else self._alignment_step)(task, epoch, batch)
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.rehearsal.solver.features(images)
-
-    def sample(self, columns: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
-        """(len(columns) * count, C, 32, 32) uint8, class by class."""
-        return torch.cat([self._draw(column, count, generator) for column in columns])
-
-    def _draw(self, column: int, count: int, draws: torch.Generator) -> Tensor:
-        return draw(self.gan.generator, torch.full((count,), column), generator=draws)
+    def end(self, task: Task) -> dict[str, int]:
+        self.gan.finish(task.index, self._mix(task), group=0)
+        self.pool = None
+        return {}
 
     def _replay_step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
         """Real images of the task and replayed ones of every class before, evenly."""
@@ -146,19 +118,9 @@ class MeRGAN:
         past, new = seen[: task.columns[0]], seen[task.columns[0] :]
         return torch.cat([past.repeat(len(new)), new.repeat(len(past))])
 
-    def state(self) -> State:
-        return {
-            "stage": self.stage,
-            "clock": self.clock.state(),
-            "gan": self.gan.state(),
-            "rehearsal": self.rehearsal.state(),
-        }
-
     def load(self, state: State) -> None:
-        self.stage, self.pool = state["stage"], None
-        self.clock = Clock.of(state["clock"], self.around.device)
-        self.gan.load(state["gan"])
-        self.rehearsal.load(state["rehearsal"])
+        super().load(state)
+        self.pool = None
 
 
 MERGAN = Method(
