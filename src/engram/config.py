@@ -164,8 +164,13 @@ _DIGITS: Settings = {
 }
 """144 images a class: a demonstration of two minutes."""
 
+_SVHN_RIVAL: Settings = {**_REPLAY, "training.augment": "colour", "training.epochs": 8, "method.epochs": 50}
+"""As many images in all as DGM is shown; the generator has its 518,000 weights already."""
+
 _STORED: Settings = {"training.augment": "affine", "training.epochs": 5}
 """For a solver that sees ten stored images of every old class again and again."""
+
+_SVHN_STORED: Settings = {"training.augment": "colour", "training.epochs": 20}
 
 PRESETS: dict[str, dict[str, Settings]] = {
     "default": {"dgmw": _REPLAY, "dgma": _REPLAY},
@@ -201,6 +206,14 @@ PRESETS: dict[str, dict[str, Settings]] = {
         "joint": {"training.augment": "affine", "training.epochs": 20},
         "dgmw": {**_SVHN, "method.lambda_ru": 0.05},
         "dgma": {**_SVHN, "method.lambda_ru": 0.1},
+        "icarl": {**_SVHN_STORED, "method.K": 100},
+        "ewc-s": _SVHN_STORED,
+        "si-s": _SVHN_STORED,
+        "rwalk-s": _SVHN_STORED,
+        "dgr": _SVHN_RIVAL,
+        "mergan": _SVHN_RIVAL,
+        "mergan-ra": _SVHN_RIVAL,
+        "ewcm": _SVHN_RIVAL,
     },
     "cifar10": {
         "joint": {"training.augment": "photo", "training.epochs": 5},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from scipy.special import stdtrit
 
-from engram.report.groups import Group, Mean, best
+from engram.report.groups import Group, Mean, main
 from engram.report.tables import Row, Table, mean, number, words
 
 MEASURES: dict[str, tuple[Callable[[Group], Mean | None], float, int]] = {
@@ -77,7 +77,7 @@ def verdict(old: Mean | None, new: Mean | None) -> str:
 
 
 def _pairs(old: Sequence[Group], new: Sequence[Group]) -> list[tuple[Group | None, Group | None]]:
-    """The same configuration on both sides; then, per method, the best of what is left on each side."""
+    """The same configuration on both sides; then, per method, the main one of what is left on each side."""
     pairs: list[tuple[Group | None, Group | None]] = []
     olds, news = list(old), list(new)
     for after in list(news):
@@ -93,7 +93,7 @@ def _pairs(old: Sequence[Group], new: Sequence[Group]) -> list[tuple[Group | Non
         mine = [g for g in news if _place(g) == place]
         theirs = [g for g in olds if _place(g) == place]
         if theirs and place not in matched:
-            before, after = best(theirs) or theirs[0], best(mine) or mine[0]
+            before, after = main(theirs), main(mine)
             pairs.append((before, after))
             olds.remove(before)
             news.remove(after)

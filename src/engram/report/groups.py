@@ -233,15 +233,25 @@ def _letters(count: int) -> list[str]:
     return names[:count]
 
 
-def best(groups: Iterable[Group]) -> Group | None:
-    """The best finished one by its A_t over all classes."""
-    scored = [(g.final.value, -i, g) for i, g in enumerate(groups) if g.finished and g.final is not None]
-    return max(scored)[2] if scored else None
+def main(groups: Sequence[Group]) -> Group:
+    """Of one method's configurations the one that stands for it: most finished seeds, then the folder least deep.
+
+    Not the best: that would be a choice by test images.
+    """
+    return min(groups, key=lambda g: (-len(g.runs) * g.finished, g.runs[0].name.count("/")))
 
 
 def one_per_method(groups: Iterable[Group]) -> list[Group]:
-    """For figures: each method's best configuration, or its first where none is finished."""
+    """Each method's main configuration."""
     by_method: dict[str, list[Group]] = {}
     for g in groups:
         by_method.setdefault(g.method, []).append(g)
-    return [best(members) or members[0] for members in by_method.values()]
+    return [main(members) for members in by_method.values()]
+
+
+def best(groups: Iterable[Group]) -> Group | None:
+    """The method that is furthest by its A_t over all classes, each with its main configuration."""
+    scored = [
+        (g.final.value, -i, g) for i, g in enumerate(one_per_method(groups)) if g.finished and g.final is not None
+    ]
+    return max(scored)[2] if scored else None
