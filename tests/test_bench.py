@@ -131,7 +131,7 @@ def test_killed_and_called_again_it_waits_for_the_runs_left_behind(tmp_path: Pat
         time.sleep(0.1)
     process.kill()
     process.wait()
-    seen = set()
+    seen: set[tuple[str, str]] = set()
 
     def watch(cells: Sequence[Cell]) -> None:
         seen.update((cell.method, cell.status) for cell in cells)

@@ -16,8 +16,9 @@ import pytest
 
 from engram.cli import call
 from engram.evaluation.paper import TABLE_1, TABLE_3, TABLE_4
+from engram.experiment.folder import occupied
 from engram.report import charts, views
-from engram.report.build import build
+from engram.report.build import build, write
 from engram.report.compare import compare, verdict
 from engram.report.figures import accuracy
 from engram.report.gather import gather
@@ -222,7 +223,7 @@ def test_no_line_can_stop_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_every_folder_is_shown_as_what_it_is(tmp_path: Path) -> None:
     write_run(tmp_path / "done")
-    write_run(tmp_path / "going", seed=1, accuracy=[1.0], tasks=3)
+    write_run(tmp_path / "halted", seed=1, accuracy=[1.0], tasks=3)
     error = json.dumps({"kind": "failure", "task": 1, "error": "the class loss is nan"}) + "\n"
     write_run(tmp_path / "broken", seed=2, accuracy=[1.0], tasks=3, more=[error])
     (tmp_path / "empty").mkdir()
@@ -230,18 +231,20 @@ def test_every_folder_is_shown_as_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "begun" / "config.json").write_text("{}")
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "records.jsonl").write_text("{}\n")
-    table = views.all_runs(gather([tmp_path]))
+    with occupied(write_run(tmp_path / "going", seed=3, accuracy=[1.0], tasks=3)):
+        table = views.all_runs(gather([tmp_path]))
     states = {row.cells[0].text: row.cells[5].text for row in table.rows}
     assert states == {
         "done": "done",
-        "going": "unfinished; last: task 1, epoch 1",
+        "going": "running; last: task 1, epoch 1",
+        "halted": "stopped; last: task 1, epoch 1",
         "broken": "failed: the class loss is nan",
         "empty": "an empty folder",
         "begun": "no records yet",
         "odd": "records.jsonl holds no run that can be read",
     }
     (g,) = groups_of(tmp_path)
-    assert (g.seeds, g.waiting) == ("0", 2)  # what is not finished does not count
+    assert (g.seeds, g.waiting) == ("0", 3)  # what is not finished does not count
 
 
 @pytest.mark.parametrize(
@@ -316,4 +319,29 @@ def test_a_report_needs_no_torch(tmp_path: Path) -> None:
     code = f"import sys; sys.modules['torch'] = None; from engram.cli import main; main({words!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert {path.suffix for path in (tmp_path / "out").rglob("*.*")} == {".html", ".md", ".csv", ".tex", ".svg", ".png"}
+    assert {path.suffix for path in (tmp_path / "out").rglob("*.*")} == {
+        ".html",
+        ".json",
+        ".md",
+        ".csv",
+        ".tex",
+        ".svg",
+        ".png",
+    }
+
+
+def test_what_an_earlier_report_left_is_cleared_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    write({"index.html": b"1", "tables/a.md": b"", "figures/b.svg": b""}, out)
+    (out / "tables" / "mine.md").write_text("not the report's")
+    (tmp_path / "outside.md").write_text("")
+    listing = json.loads((out / "files.json").read_text())
+    (out / "files.json").write_text(json.dumps([*listing, "tables/../../outside.md", "../outside.md", 7]))
+    write({"index.html": b"2", "tables/a.md": b"new"}, out)
+    assert (tmp_path / "outside.md").exists()
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert files == {"index.html", "files.json", "tables/a.md", "tables/mine.md"}
+    for damaged in ("{", "{}", "3"):
+        (out / "files.json").write_text(damaged)
+        write({"index.html": b"3"}, out)
+        assert (out / "index.html").read_bytes() == b"3"

@@ -245,7 +245,7 @@ def test_serving_ends_with_ctrl_c(tmp_path: Path) -> None:
         address = process.stdout.readline().split()[0]
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address, timeout=60) as answer:
-            assert b"unfinished" in answer.read()
+            assert b"stopped; last" in answer.read()
         process.send_signal(2)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -23,7 +23,8 @@ from typing import Literal
 from engram.config import Config, as_dict
 from engram.errors import ConfigError, EngramError
 from engram.evaluation.paper import paper_accuracy
-from engram.experiment.folder import is_held, is_run, read_origin
+from engram.experiment.files import is_held
+from engram.experiment.folder import is_run, read_origin
 from engram.experiment.summary import Summary, summarise
 from engram.methods.registry import configure
 

@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
+
 from engram.errors import RunError
+
+LOCK = ".lock"
+"""In a run folder: held by the process that is at work there."""
 
 
 @contextlib.contextmanager
@@ -52,6 +57,19 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path} is damaged: it is not JSON; restore it or start anew with another --out") from None
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process is at work in a run folder."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with filelock.FileLock(folder / LOCK, timeout=0):
+            return False
+    except filelock.Timeout:  # an OSError too, so it is caught first
+        return True
+    except OSError:  # a folder that nobody may write to: nobody is at work there
+        return False
 
 
 def _sync_folder(folder: Path) -> None:

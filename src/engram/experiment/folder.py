@@ -27,10 +27,12 @@ import torch
 from engram.config import Config, as_dict, from_dict
 from engram.data.datasets import Dataset
 from engram.errors import EngramError, RunError
-from engram.experiment.files import explained, read_json, write_json
+from engram.experiment.files import LOCK, explained, read_json, write_json
 from engram.methods.registry import find_method
 
-CONFIG, ENVIRONMENT, LOCK = "config.json", "environment.json", ".lock"
+CONFIG, ENVIRONMENT = "config.json", "environment.json"
+PATIENCE = 1.0
+"""Seconds: somebody may be looking whether the lock is held, which takes a moment of holding it."""
 PACKAGES = ("engram", "torch", "numpy", "scipy", "pillow", "safetensors")
 
 
@@ -83,17 +85,6 @@ def write_origin(folder: Path, origin: Origin) -> None:
     write_json(folder / CONFIG, {"config": as_dict(origin.config), "data": origin.data})
 
 
-def is_held(folder: Path) -> bool:
-    """Whether a process is at work in the folder."""
-    if not (folder / LOCK).exists():
-        return False
-    try:
-        with filelock.FileLock(folder / LOCK, timeout=0):
-            return False
-    except filelock.Timeout:
-        return True
-
-
 @contextlib.contextmanager
 def occupied(folder: Path) -> Iterator[None]:
     """Hold the folder's lock. The system gives it back when the process ends, however it ends."""
@@ -102,7 +93,7 @@ def occupied(folder: Path) -> Iterator[None]:
     lock = filelock.FileLock(folder / LOCK)
     with explained(folder / LOCK):
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=PATIENCE)
         except filelock.Timeout:  # an OSError too, so it is caught first
             raise RunError(f"{folder} is in use by another process; wait for it or choose another --out") from None
     try:

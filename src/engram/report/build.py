@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from engram.errors import RunError
-from engram.experiment.files import explained
+from engram.experiment.files import explained, read_json, write_atomically, write_json
 from engram.report import charts, figures, matrices, plasticity, views
 from engram.report.charts import Figure
 from engram.report.gather import Gathered
@@ -25,6 +26,8 @@ from engram.report.tables import FORMATS, Table
 
 ASSETS = Path(__file__).parent / "assets"
 PAGE = "index.html"
+LISTING = "files.json"
+"""What the report wrote, so that the next one in the same folder can clear it away."""
 Files = dict[str, bytes]
 """Path within the report -> contents."""
 
@@ -179,11 +182,32 @@ def _grid(data: Data, g: Group) -> Picture | None:
 
 
 def write(files: Files, out: Path) -> None:
-    """Onto the disc; the page last, so that it never shows what is not there yet."""
+    """Onto the disc; the page last, so that it never shows what is not there yet.
+
+    What an earlier report left and this one has not is removed: nobody should take it for a part of this one.
+    """
     if out.exists() and not out.is_dir():
         raise RunError(f"--out {out} is a file; name a folder")
+    earlier = _written(out)
     for name in sorted(files, key=lambda name: name == PAGE):
         path = out / name
         with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(files[name])
+            write_atomically(path, files[name])
+    write_json(out / LISTING, sorted(files))
+    for name in earlier - set(files):
+        with explained(out / name):
+            (out / name).unlink(missing_ok=True)
+
+
+def _written(out: Path) -> set[str]:
+    """The files of the report that lies there, by its own list; never a path that leads elsewhere."""
+    if not (out / LISTING).exists():
+        return set()
+    try:
+        names = read_json(out / LISTING)
+    except RunError:
+        return set()
+    if not isinstance(names, list):
+        return set()
+    return {name for name in names if isinstance(name, str) and re.fullmatch(r"(tables|figures)/[^/\\]+", name)}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from engram.errors import RunError
+from engram.experiment.files import LOCK, is_held
 from engram.experiment.records import NAME
 from engram.report import records as kinds
 from engram.report.records import (
@@ -30,7 +31,7 @@ LARGEST_GRID = 600_000
 """Bytes; a larger picture would make the page heavy."""
 
 T = TypeVar("T")
-State = Literal["done", "unfinished", "failed"]
+State = Literal["done", "running", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,16 @@ class Run:
     last_record: float
     """When the records last changed, in seconds since 1970."""
     commit: str | None
+    at_work: bool = False
+    """Whether a process was at work in the folder when it was read."""
 
     @property
     def state(self) -> State:
         if len(self.evaluations) == len(self.head.tasks):
             return "done"
-        return "failed" if self.failure is not None else "unfinished"
+        if self.at_work:
+            return "running"
+        return "failed" if self.failure is not None else "stopped"
 
     def at(self, classes: int) -> Evaluation | None:
         """The evaluation over this many classes."""
@@ -107,7 +112,7 @@ def gather(places: Sequence[Path], *, patient: bool = False) -> Gathered:
                     blank[folder.resolve()] = Problem(name, f"{NAME} holds no run that can be read")
                 else:
                     runs[folder.resolve()] = run
-            elif CONFIG in files or not files - {".lock"}:
+            elif CONFIG in files or not files - {LOCK}:
                 found += CONFIG in files
                 blank[folder.resolve()] = Problem(name, "no records yet" if CONFIG in files else "an empty folder")
         if not found and not patient:
@@ -196,6 +201,7 @@ def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | None:
         failure=failure,
         last_record=last_record,
         commit=_commit(folder / "environment.json"),
+        at_work=is_held(folder),
     )
 
 

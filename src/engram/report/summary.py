@@ -30,7 +30,7 @@ class Card:
 
 
 def lead(gathered: Gathered, groups: Sequence[Group]) -> str:
-    """`12 runs (11 done, 1 unfinished) of 4 methods on 3 data sets: …`"""
+    """`12 runs (11 done, 1 running) of 4 methods on 3 data sets: …`"""
     runs = gathered.runs
     if not runs:
         return "No records yet."

@@ -245,7 +245,7 @@ def _run_row(run: Run) -> Row:
     head = run.head
     scores = run.evaluations[-1].accuracy if run.evaluations else None
     state: str = run.state
-    if state == "unfinished" and run.epoch is not None:
+    if state in ("running", "stopped") and run.epoch is not None:
         task, epoch = run.epoch
         state += f"; last: task {task + 1}, epoch {epoch + 1}"
     elif state == "failed":
