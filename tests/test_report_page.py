@@ -183,6 +183,17 @@ class TestInABrowser:
         # the answers stand on the first screen
         assert page.run("document.querySelector('.card dl').getBoundingClientRect().bottom") < height
 
+    def test_it_fits_on_paper(self, page: browser.Browser, report: Path) -> None:
+        page.call("Emulation.setDeviceMetricsOverride", width=703, height=1032, deviceScaleFactor=1, mobile=False)
+        page.call("Emulation.setEmulatedMedia", media="print")  # what an A4 page holds between its margins
+        page.open((report / "index.html").as_uri())
+        wide = "section[aria-labelledby='runs-all'] table"  # on a landscape page of its own
+        script = f"[...document.querySelectorAll('table, svg')].filter(t => !t.matches(`{wide}`))"
+        assert page.run(f"{script}.filter(t => t.getBoundingClientRect().right > innerWidth).length") == 0
+        assert page.run(f"{script}.length") > 5
+        page.call("Emulation.setEmulatedMedia", media="")
+        page.call("Emulation.clearDeviceMetricsOverride")
+
     def test_it_reads_without_scripts(self, page: browser.Browser, report: Path) -> None:
         page.call("Emulation.setScriptExecutionDisabled", value=True)
         try:
