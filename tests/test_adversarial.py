@@ -10,10 +10,13 @@ from engram.plastic.losses import gradient_penalty, slope_of
 from engram.seeding import generator
 
 
-@pytest.mark.parametrize("kernel", [3, 4, 5])
+@pytest.mark.parametrize(("network", "kernel"), [("dcgan", 3), ("dcgan", 4), ("dcgan", 5), ("residual", 3)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_the_penalty_and_its_gradients_are_those_of_double_differentiation(kernel: int, channels: int) -> None:
-    critic = Critic(channels, 2, width=4, kernel=kernel, generator=generator(0, "critic")).double()
+def test_the_penalty_and_its_gradients_are_those_of_double_differentiation(
+    network: str, kernel: int, channels: int
+) -> None:
+    draws = generator(0, "critic")
+    critic = Critic(channels, 2, network=network, width=4, kernel=kernel, generator=draws).double()
     for parameter in critic.parameters():  # biases too: they say where the kinks lie
         torch.nn.init.normal_(parameter, std=0.3, generator=generator(0, "weights"))
     real, fake = torch.randn(2, 5, channels, 32, 32, generator=generator(0, "images"), dtype=torch.float64)
@@ -23,7 +26,7 @@ def test_the_penalty_and_its_gradients_are_those_of_double_differentiation(kerne
         penalty = gradient_penalty(slope, real, fake, generator=generator(0, "line"))
         torch.autograd.backward(penalty)
         weights = [p for name, p in critic.named_parameters() if name.endswith("weight") and "classes" not in name]
-        assert len(weights) == 4
+        assert len(weights) == (4 if network == "dcgan" else 11)
         found.append((penalty.detach(), [w.grad.clone() for w in weights if w.grad is not None]))
     (value, grads), (expected, expected_grads) = found
     assert abs(float(expected)) > 0.01

@@ -19,11 +19,9 @@ from engram.errors import DivergedError
 from engram.experiment.checkpoint import fingerprint as state_fingerprint
 from engram.memory.generative import (
     Engram,
-    alive_units,
     consolidate,
     extract,
     fingerprint,
-    prune,
     sample,
     shared_weights,
 )
@@ -32,14 +30,16 @@ from engram.methods.dgm_settings import DGMaSettings, DGMwSettings
 from engram.methods.imprint import Imprint
 from engram.methods.learner import Silent, Surroundings
 from engram.nets.generator import PlasticGenerator
-from engram.plastic.masks import Variant, count_usage
+from engram.plastic.masks import IN_AXIS, OUT_AXIS, Variant, count_usage
+from engram.plastic.wiring import WIRINGS, alive_units, prune
 from engram.seeding import generator
 
 VARIANTS: list[Variant] = ["weights", "units"]
 
 
-def network(variant: Variant, seed: int = 0, channels: int = 1) -> PlasticGenerator:
-    net = PlasticGenerator(channels, width=3, noise=8, variant=variant, generator=generator(seed, "net"))
+def network(variant: Variant, seed: int = 0, channels: int = 1, wiring: str = "dcgan") -> PlasticGenerator:
+    draws = generator(seed, "net")
+    net = PlasticGenerator(WIRINGS[wiring], channels, width=3, noise=8, variant=variant, generator=draws)
     with torch.no_grad():
         for layer in net.plastic:
             layer.weight.normal_(std=0.5, generator=generator(seed, "weight", layer.weight.numel()))
@@ -60,8 +60,45 @@ def trained(net: PlasticGenerator, classes: int, seed: int = 0) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator(seed, "values", number)) * 0.3)
 
 
+def dense_residual(engram: Engram, weights: Sequence[Tensor], z: Tensor, number: int) -> Tensor:
+    """The residual network written out block by block, closed entries multiplied by zero, nothing dropped."""
+    masks, units = engram.binary_masks(), [engram.inputs, *engram.units]
+
+    def weight(wire: int, n_in: int, n_out: int) -> Tensor:
+        own = weights[wire][:n_in, :n_out] if wire == 0 else weights[wire][:n_out, :n_in]
+        return own * masks[wire] if engram.variant == "weights" else own
+
+    def out(wire: int, x: Tensor) -> Tensor:
+        return x * masks[wire][:, None, None] if engram.variant == "units" else x
+
+    def active(level: int, x: Tensor, *wires: int) -> Tensor:
+        x = x * engram.scales[level - 1][number][:, None, None] + engram.shifts[level - 1][number][:, None, None]
+        if engram.variant == "units":
+            x = x * torch.stack([masks[wire] for wire in wires]).any(0)[:, None, None]
+        else:  # a unit that nothing leads into has no voice
+            heard = alive_units(engram.wiring, masks, "weights")[level - 1]
+            x = x * heard[:, None, None]
+        return F.relu(x)
+
+    def double(x: Tensor) -> Tensor:
+        return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+    x = out(0, F.conv_transpose2d(z[:, :, None, None], weight(0, units[0], units[1])))
+    into: tuple[int, ...] = (0,)
+    for level, wire in ((1, 1), (3, 4), (5, 7)):
+        inner = double(active(level, x, *into))
+        inner = F.conv2d(inner, weight(wire, units[level], units[level + 1]), padding=1)
+        inner = active(level + 1, inner, wire)
+        inner = out(wire + 1, F.conv2d(inner, weight(wire + 1, units[level + 1], units[level + 2]), padding=1))
+        short = out(wire + 2, F.conv2d(double(x), weight(wire + 2, units[level], units[level + 2])))
+        x, into = inner + short, (wire + 1, wire + 2)
+    return torch.tanh(F.conv2d(active(7, x, *into), engram.head, engram.bias, padding=1))
+
+
 def dense(engram: Engram, weights: Sequence[Tensor], z: Tensor, number: int) -> Tensor:
     """The masked network written out in full: every closed weight or unit multiplied by zero, nothing dropped."""
+    if engram.network == "residual":
+        return dense_residual(engram, weights, z, number)
     masks = engram.binary_masks()
     x, inputs = z[:, :, None, None], engram.inputs
     for layer, (weight, mask, units) in enumerate(zip(weights, masks, engram.units, strict=True)):
@@ -79,39 +116,48 @@ def dense(engram: Engram, weights: Sequence[Tensor], z: Tensor, number: int) -> 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_the_compact_network_gives_the_masked_networks_images(variant: Variant, share: float, channels: int) -> None:
-    net = network(variant, channels=channels)
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_the_compact_network_gives_the_masked_networks_images(
+    variant: Variant, share: float, channels: int, wiring: str
+) -> None:
+    net = network(variant, channels=channels, wiring=wiring)
+    if variant == "weights" and wiring == "residual":
+        share = max(share, 0.2)  # seven levels: with fewer open weights nothing comes through
     trained(net, classes=2)
-    masks = prune(random_masks(net, max(share, 0.3) if variant == "units" else share, 1), variant)
+    masks = prune(net.wiring, random_masks(net, max(share, 0.3) if variant == "units" else share, 1), variant)
     engram = consolidate(net, masks, [4, 5], batches=3, generator=generator(1))
     nets = extract(engram, shared_weights(net))
     z = torch.randn(6, 8, generator=generator(2))
     for number in range(2):
         torch.testing.assert_close(nets[number](z), dense(engram, shared_weights(net), z, number), atol=1e-5, rtol=0)
-    alive = alive_units(masks, variant)
-    assert [w.shape[1] for w in nets[0].weights] == [int(a.sum()) for a in alive]
+    alive = alive_units(net.wiring, masks, variant)
+    voices = [int(units.sum()) for units in alive]
+    for wire, weight in zip(net.wiring.wires, nets[0].weights, strict=True):
+        assert weight.shape[OUT_AXIS[wire.shape.layout]] == voices[wire.writes - 1]
     assert not torch.equal(nets[0](z), nets[1](z)), "the classes of a task have affine terms of their own"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_folded_statistics_agree_with_batch_statistics(variant: Variant) -> None:
-    net = network(variant)
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_folded_statistics_agree_with_batch_statistics(variant: Variant, wiring: str) -> None:
+    net = network(variant, wiring=wiring)
     trained(net, classes=1)
-    masks = prune(random_masks(net, 0.7, 3), variant)
+    masks = prune(net.wiring, random_masks(net, 0.7, 3), variant)
     engram = consolidate(net, masks, [0], batches=20, generator=generator(1))
     z = torch.randn(2000, 8, generator=generator(5))
     with torch.no_grad():
-        by_batch = net(z, torch.zeros(2000, dtype=torch.int64), masks, alive=alive_units(masks, variant))
+        by_batch = net(z, torch.zeros(2000, dtype=torch.int64), masks, alive=alive_units(net.wiring, masks, variant))
         by_engram = extract(engram, shared_weights(net))[0](z)
     assert (by_batch - by_engram).abs().mean() < 0.02
 
 
-def test_pruning_closes_exactly_what_cannot_be_heard() -> None:
+@pytest.mark.parametrize(("wiring", "share"), [("dcgan", 0.03), ("residual", 0.08)])
+def test_pruning_closes_exactly_what_cannot_be_heard(wiring: str, share: float) -> None:
     """Brute force: a weight matters if changing it changes an image. Pruned ones must not; kept ones mostly do."""
-    net = network("weights", seed=4)
+    net = network("weights", seed=4, wiring=wiring)
     trained(net, classes=1)
-    masks = random_masks(net, 0.03, 6)
-    pruned = prune(masks, "weights")
+    masks = random_masks(net, share, 6)
+    pruned = prune(net.wiring, masks, "weights")
     assert any(int(m.sum()) > int(p.sum()) for m, p in zip(masks, pruned, strict=True)), "something to prune"
     assert all(not (p & ~m).any() for m, p in zip(masks, pruned, strict=True))
     engram = consolidate(net, masks, [0], batches=2, generator=generator(1))
@@ -124,7 +170,7 @@ def test_pruning_closes_exactly_what_cannot_be_heard() -> None:
             changed = [w.clone() for w in weights]
             changed[layer][tuple(place)] += 1.0
             assert fingerprint(extract(engram, changed)[0], 0) == before
-    assert prune(pruned, "weights")[0].equal(pruned[0]), "pruning twice is pruning once"
+    assert prune(net.wiring, pruned, "weights")[0].equal(pruned[0]), "pruning twice is pruning once"
 
 
 def learner(variant: Variant, seed: int = 0, **settings: Any) -> DGM:
@@ -145,8 +191,9 @@ class Notes(Silent):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_old_images_are_identical_after_every_later_task(tiny: Dataset, variant: Variant) -> None:
-    dgm, images = learner(variant), []
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_old_images_are_identical_after_every_later_task(tiny: Dataset, variant: Variant, wiring: str) -> None:
+    dgm, images = learner(variant, network=wiring), []
     z = torch.randn(5, 16, generator=generator(9))
     for task in ClassStream(tiny, 1):
         dgm.learn(task, observe=Silent())
@@ -155,7 +202,7 @@ def test_old_images_are_identical_after_every_later_task(tiny: Dataset, variant:
         images.append([net(z) for net in again])
         for earlier in images:
             assert all(torch.equal(a, b) for a, b in zip(earlier, images[-1], strict=False))
-        other = learner(variant, seed=5)
+        other = learner(variant, seed=5, network=wiring)
         other.load(dgm.state())
         assert other.retention() == []
         assert state_fingerprint(other.state()) == state_fingerprint(dgm.state())
@@ -163,24 +210,35 @@ def test_old_images_are_identical_after_every_later_task(tiny: Dataset, variant:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_check_can_fail_and_names_the_class(tiny: Dataset, variant: Variant) -> None:
-    dgm = learner(variant)
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_the_check_can_fail_and_names_the_class(tiny: Dataset, variant: Variant, wiring: str) -> None:
+    dgm = learner(variant, network=wiring)
     for task in ClassStream(tiny, 2):
         dgm.learn(task, observe=Silent())
     engram = dgm.engrams[0]
-    mask = engram.binary_masks()[2]
-    opened = torch.nonzero(mask)[0].tolist()
-    place = (
-        tuple(opened) if variant == "weights" else (int(torch.nonzero(engram.binary_masks()[1])[0]), opened[0], 1, 1)
-    )
-    with torch.no_grad():
-        dgm.net.plastic[2].weight[place] += 1e-3
-    assert set(dgm.retention()) >= {0, 1}, "one reserved weight of the last layer changes both classes of its task"
+    masks, alive = engram.binary_masks(), alive_units(engram.wiring, engram.binary_masks(), variant)
+    for number, (wire, layer) in enumerate(zip(engram.wiring.wires, dgm.net.plastic, strict=True)):
+        if not masks[number].any():
+            continue  # a branch may close altogether
+        if variant == "weights":
+            place = tuple(torch.nonzero(masks[number])[0].tolist())
+        else:
+            source = int(torch.nonzero(alive[wire.reads - 1])[0]) if wire.reads else 0
+            ends = {IN_AXIS[layer.layout]: source, OUT_AXIS[layer.layout]: int(torch.nonzero(masks[number])[0])}
+            place = (ends[0], ends[1], 0, 0)
+        before = layer.weight[place].item()
+        with torch.no_grad():
+            layer.weight[place] += 0.5
+        assert set(dgm.retention()) >= {0, 1}, f"a reserved weight of layer {number} changes both classes of its task"
+        with torch.no_grad():
+            layer.weight[place] = before
+        assert dgm.retention() == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_free_capacity_is_kept_and_the_notes_tell(tiny: Dataset, variant: Variant) -> None:
-    dgm, notes = learner(variant), Notes()
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_free_capacity_is_kept_and_the_notes_tell(tiny: Dataset, variant: Variant, wiring: str) -> None:
+    dgm, notes = learner(variant, network=wiring), Notes()
     start = [layer.embedding.numel() for layer in dgm.net.plastic]
     for task in ClassStream(tiny, 1):
         reserved = [layer.reserved.clone() for layer in dgm.net.plastic]

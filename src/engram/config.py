@@ -54,6 +54,10 @@ class StreamConfig:
 class TrainingConfig:
     """What every method that trains a network by gradient descent needs."""
 
+    network: Literal["digits", "resnet18"] = "digits"
+    """The solver's trunk: the paper's for digits, or ResNet-18 for 32x32 images."""
+    width: int = 32
+    """Its channels at the start; ResNet-18 usually has 64."""
     epochs: int = 3
     """Passes over the task's images, per task."""
     batch_size: int = 128
@@ -72,6 +76,7 @@ class TrainingConfig:
     blur, greying and light swapped with dark as well, where shape tells the class and colour does not."""
 
     def __post_init__(self) -> None:
+        demand(self.width >= 1, "training.width", self.width, "1 or more")
         demand(self.epochs >= 1, "training.epochs", self.epochs, "1 or more")
         demand(self.batch_size >= 2, "training.batch_size", self.batch_size, "2 or more")
         demand(0 < self.learning_rate < 10, "training.learning_rate", self.learning_rate, "above 0 and below 10")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engram.plastic import growth
 from engram.plastic.growth import LayerSize
 from engram.plastic.masks import Layout
+from engram.plastic.wiring import WIRINGS, Shape, Wire, Wiring, plan_growth
 
 LAYOUTS: tuple[Layout, ...] = ("linear", "conv", "conv_transpose")
 few = settings(derandomize=True, max_examples=60, deadline=None)
@@ -79,7 +80,7 @@ def test_over_many_tasks_every_layer_of_a_chain_starts_each_with_its_first_capac
         new = [data.draw(st.integers(0, n - r)) for n, r in zip(entries, reserved, strict=True)]
         reserved = [r + d for r, d in zip(reserved, new, strict=True)]
         sizes = [LayerSize(i, o, a, r, f) for (i, o, a), r, f in zip(ends, reserved, start, strict=True)]
-        plan = growth.plan_growth(sizes, "weights" if weights else "units")
+        plan = plan_growth(chain(len(sizes)), sizes, "weights" if weights else "units")
 
         assert plan[0].new_inputs == 0
         for before, after in itertools.pairwise(plan):
@@ -95,10 +96,45 @@ def test_over_many_tasks_every_layer_of_a_chain_starts_each_with_its_first_capac
         ends = [(g.inputs_after, g.units_after, a) for g, a in zip(plan, areas, strict=True)]
 
 
+def chain(layers: int) -> Wiring:
+    shape = Shape("conv", 1)
+    return Wiring("chain", tuple(Wire(n, n + 1, shape) for n in range(layers)), shape, (1,) * layers)
+
+
+@few
+@given(data=st.data(), variant=st.sampled_from(["weights", "units"]))
+def test_branches_of_a_sum_agree_on_their_channels(data: st.DataObject, variant: str) -> None:
+    """The neediest wire into a level decides; every wire has at least the free entries that it had at the start."""
+    wiring, weights = WIRINGS["residual"], variant == "weights"
+    units = [data.draw(st.integers(1, 6)) for _ in range(wiring.levels + 1)]
+    start: list[int] = []
+    reserved = [0] * len(wiring.wires)
+    for _ in range(3):
+        shapes = [(units[w.reads], units[w.writes], w.shape.kernel**2) for w in wiring.wires]
+        entries = [i * o * a if weights else o for i, o, a in shapes]
+        start = start or entries
+        reserved = [r + data.draw(st.integers(0, n - r)) for n, r in zip(entries, reserved, strict=True)]
+        sizes = [LayerSize(i, o, a, r, f) for (i, o, a), r, f in zip(shapes, reserved, start, strict=True)]
+        plan = plan_growth(wiring, sizes, "weights" if weights else "units")
+        gained = [0] * len(units)
+        for level in range(1, len(units)):
+            news = {plan[number].new_units for number in wiring.into(level)}
+            assert len(news) == 1
+            (gained[level],) = news
+        lean = [False] * len(units)
+        for number, (wire, grown) in enumerate(zip(wiring.wires, plan, strict=True)):
+            assert grown.new_inputs == gained[wire.reads]
+            assert grown.free_after >= start[number]
+            per_unit = grown.inputs_after * wire.shape.kernel**2 if weights else 1
+            lean[wire.writes] |= grown.new_units == 0 or grown.free_after - per_unit < start[number]
+        assert all(lean[1:]), "with one unit fewer some wire would have too few"
+        units = [u + g for u, g in zip(units, gained, strict=True)]
+
+
 def test_inputs_that_come_from_the_layer_before_count_first() -> None:
     # 10 weights reserved in each; layer 1 gains ceil(10/4) = 3 units, which bring layer 2 3 x 5 = 15 weights
     first, second = LayerSize(4, 6, 1, 10, 24), LayerSize(6, 5, 1, 10, 30)
-    plan = growth.plan_growth([first, second], "weights")
+    plan = plan_growth(chain(2), [first, second], "weights")
     assert [g.new_units for g in plan] == [3, 0]
     assert [g.free_before for g in plan] == [14, 20]
     assert [g.free_after for g in plan] == [26, 35]

@@ -10,7 +10,6 @@ images of every class stay identical to the bit, whatever is learned later. `fin
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,8 +20,8 @@ from torch.nn import functional as F
 
 from engram.nets.generator import EPSILON, ClassNorm, PlasticGenerator
 from engram.plastic.growth import leading_block
-from engram.plastic.layers import from_one_pixel
-from engram.plastic.masks import Variant, pack_bits, unpack_bits
+from engram.plastic.masks import IN_AXIS, OUT_AXIS, Layout, Variant, pack_bits, unpack_bits
+from engram.plastic.wiring import WIRINGS, Wiring, alive_units
 from engram.seeding import generator as named_generator
 
 FINGERPRINT_IMAGES = 8
@@ -33,83 +32,77 @@ SAMPLE_BATCH = 256
 class Engram:
     """One task's share of the memory. All sizes are those of the network when the task was learned."""
 
+    network: str
+    """Which wiring."""
     columns: tuple[int, ...]
     """The classes it can produce, as columns of the answer."""
     inputs: int
     """Length of the noise vector."""
     units: tuple[int, ...]
-    """Output units of each plastic layer."""
+    """Of each level."""
     variant: Variant
     masks: tuple[Tensor, ...]
     """Per layer, the binary mask packed to bits."""
     scales: tuple[Tensor, ...]
-    """Per layer (classes, units): normalisation and its affine terms, folded to x * scale + shift."""
+    """Per level (classes, units): normalisation and its affine terms, folded to x * scale + shift."""
     shifts: tuple[Tensor, ...]
     head: Tensor
-    """(units, channels, 4, 4)"""
+    """In the shape that the wiring says."""
     bias: Tensor
     """(channels,)"""
     fingerprints: tuple[str, ...] = ()
     """Per class, a hash of its images for fixed noise."""
 
+    @property
+    def wiring(self) -> Wiring:
+        return WIRINGS[self.network]
+
     def binary_masks(self) -> list[Tensor]:
-        ends = [self.inputs, *self.units]
-        shapes: list[tuple[int, ...]] = [
-            (a, b, 4, 4) if self.variant == "weights" else (b,) for a, b in itertools.pairwise(ends)
-        ]
+        units = (self.inputs, *self.units)
+        shapes = [self.wiring.mask_shape(number, units, self.variant) for number in range(len(self.masks))]
         return [unpack_bits(bits, shape) for bits, shape in zip(self.masks, shapes, strict=True)]
 
 
 @dataclass(frozen=True)
 class ClassNet:
-    """A plain generator of one class: closed and dead units dropped, normalisation folded into weights and biases."""
+    """A plain generator of one class: closed and dead units dropped, normalisation folded into weights and biases.
 
+    It cannot be folded where a shortcut reads the level as it is: there it stands in `norms`.
+    """
+
+    wiring: Wiring
     weights: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
+    biases: tuple[Tensor | None, ...]
+    norms: tuple[tuple[Tensor, Tensor] | None, ...]
     head: Tensor
     bias: Tensor
 
+    @property
+    def inputs(self) -> int:
+        """Length of the noise vector."""
+        return self.weights[0].shape[IN_AXIS[self.wiring.wires[0].shape.layout]]
+
     def __call__(self, z: Tensor) -> Tensor:
         """(B, noise) -> (B, C, 32, 32) in [-1, 1]."""
-        first, *later = self.weights
-        x = F.relu_(from_one_pixel(z, first).add_(self.biases[0][:, None, None]))
-        for weight, bias in zip(later, self.biases[1:], strict=True):
-            x = F.relu_(F.conv_transpose2d(x, weight, bias, stride=2, padding=1))
-        return torch.tanh_(F.conv_transpose2d(x, self.head, self.bias, stride=2, padding=1))
-
-
-def alive_units(masks: Sequence[Tensor], variant: Variant) -> list[Tensor]:
-    """Per layer, the units that take part: something open leads in, and something open leads on to the head.
-
-    For DGMa these are the open units. For DGMw a unit without an open weight from a living one has nothing to say;
-    it would send its constant shift onwards, so it is silenced. One that nobody listens to is left out.
-    """
-    if variant == "units":
-        return [mask.clone() for mask in masks]
-    alive: list[Tensor] = []
-    for mask in masks:  # (in, out, 4, 4)
-        open_pairs = mask.flatten(2).any(2)
-        sources = open_pairs if not alive else open_pairs & alive[-1][:, None]
-        alive.append(sources.any(0))
-    for number in range(len(masks) - 2, -1, -1):
-        heard = (masks[number + 1].flatten(2).any(2) & alive[number + 1][None, :]).any(1)
-        alive[number] = alive[number] & heard
-    return alive
-
-
-def prune(masks: Sequence[Tensor], variant: Variant) -> list[Tensor]:
-    """The same masks without the entries that cannot change an image: weights from and to units that are not alive."""
-    if variant == "units":
-        return list(masks)
-    alive = alive_units(masks, variant)
-    pruned, before = [], None
-    for mask, after in zip(masks, alive, strict=True):
-        keep = after[None, :].expand(mask.shape[0], -1)
-        if before is not None:
-            keep = keep & before[:, None]
-        pruned.append(mask & keep[:, :, None, None])
-        before = after
-    return pruned
+        raw, active = [z], [z]
+        for level, norm in enumerate(self.norms, start=1):
+            total: Tensor | None = None
+            for number in self.wiring.into(level):
+                wire = self.wiring.wires[number]
+                if not self.weights[number].numel():  # a branch without a voice
+                    continue
+                x = (raw if wire.raw else active)[wire.reads]
+                part = wire(x, self.weights[number], self.biases[number])
+                total = part if total is None else total.add_(part)
+            if total is None:
+                total = z.new_empty(0)
+                norm = None
+            raw.append(total)
+            if norm is not None:
+                scale, shift = norm
+                total = torch.addcmul(shift[:, None, None], total, scale[:, None, None])
+            active.append(F.relu_(total))
+        return torch.tanh_(self.wiring.head(active[-1], self.head, self.bias))
 
 
 @torch.no_grad()
@@ -128,7 +121,7 @@ def consolidate(
     """
     assert net.private is not None
     device = net.plastic[0].weight.device
-    alive = alive_units(masks, net.variant)
+    alive = alive_units(net.wiring, masks, net.variant)
     sums = [torch.zeros(2, int(living.sum()), dtype=torch.float64) for living in alive]
     classes = torch.arange(batch_size, device=device) % len(columns)
     for _ in range(batches):
@@ -136,6 +129,8 @@ def consolidate(
         seen: list[Tensor] = []
         net(z, classes, masks, alive=alive, seen=seen)
         for total, x in zip(sums, seen, strict=True):
+            if not x.numel():  # a branch without a voice
+                continue
             variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
             total += torch.stack([mean, variance + mean.square()]).cpu()  # added up in float64
     scales: list[Tensor] = []
@@ -150,6 +145,7 @@ def consolidate(
             folded.append(torch.zeros(norm.scale.shape))  # a unit without a voice has none
             folded[-1][:, living.cpu()] = values.float()
     engram = Engram(
+        network=net.wiring.name,
         columns=tuple(columns),
         inputs=net.noise,
         units=tuple(net.units),
@@ -169,33 +165,54 @@ def shared_weights(net: PlasticGenerator) -> list[Tensor]:
 
 def extract(engram: Engram, weights: Sequence[Tensor]) -> list[ClassNet]:
     """One plain network per class, with everything that is closed or dead dropped."""
-    device = weights[0].device
+    wiring, device = engram.wiring, weights[0].device
     masks = engram.binary_masks()
-    alive = alive_units(masks, engram.variant)
-    blocks, before, inputs = [], torch.ones(engram.inputs, dtype=torch.bool), engram.inputs
-    for weight, mask, after, units in zip(weights, masks, alive, engram.units, strict=True):
-        block = leading_block(weight, inputs, units, "conv_transpose").cpu()
+    units = (engram.inputs, *engram.units)
+    alive = [torch.ones(engram.inputs, dtype=torch.bool), *alive_units(wiring, masks, engram.variant)]
+    blocks = []
+    for wire, weight, mask in zip(wiring.wires, weights, masks, strict=True):
+        layout = wire.shape.layout
+        block = leading_block(weight, units[wire.reads], units[wire.writes], layout).cpu()
         if engram.variant == "weights":
             block = block.masked_fill(~mask, 0)
-        blocks.append(block[before][:, after])
-        before, inputs = after, units
-    head = engram.head[before].contiguous(memory_format=torch.channels_last).to(device)
+        elif wiring.summed(wire.writes):  # a unit may be open by another wire alone
+            block = block.masked_fill(~_along_outputs(mask, layout), 0)
+        sources, targets = (alive[level].nonzero().squeeze(1) for level in (wire.reads, wire.writes))
+        blocks.append(block.index_select(IN_AXIS[layout], sources).index_select(OUT_AXIS[layout], targets))
+    living = alive[-1].nonzero().squeeze(1)
+    head = _ready(engram.head.index_select(IN_AXIS[wiring.head.layout], living), device)
     nets = []
     for number in range(len(engram.columns)):
-        folded, biases = [], []
-        for block, after, scale, shift in zip(blocks, alive, engram.scales, engram.shifts, strict=True):
-            weight = block * scale[number][after][None, :, None, None]
-            folded.append(weight.contiguous(memory_format=torch.channels_last).to(device))
-            biases.append(shift[number][after].to(device))
-        nets.append(ClassNet(tuple(folded), tuple(biases), head, engram.bias.to(device)))
+        scales = [scale[number][units] for scale, units in zip(engram.scales, alive[1:], strict=True)]
+        shifts = [shift[number][units] for shift, units in zip(engram.shifts, alive[1:], strict=True)]
+        folded: list[Tensor] = []
+        biases: list[Tensor | None] = []
+        for wire, block in zip(wiring.wires, blocks, strict=True):
+            kept = wiring.summed(wire.writes)
+            scale = _along_outputs(scales[wire.writes - 1], wire.shape.layout)
+            folded.append(_ready(block if kept else block * scale, device))
+            biases.append(None if kept else shifts[wire.writes - 1].to(device))
+        norms = tuple(
+            (scales[level - 1].to(device), shifts[level - 1].to(device)) if wiring.summed(level) else None
+            for level in range(1, wiring.levels + 1)
+        )
+        nets.append(ClassNet(wiring, tuple(folded), tuple(biases), norms, head, engram.bias.to(device)))
     return nets
+
+
+def _along_outputs(values: Tensor, layout: Layout) -> Tensor:
+    """(out,) so that it spreads over a weight."""
+    return values[:, None, None, None] if OUT_AXIS[layout] == 0 else values[None, :, None, None]
+
+
+def _ready(weight: Tensor, device: torch.device) -> Tensor:
+    return weight.contiguous(memory_format=torch.channels_last).to(device)
 
 
 @torch.inference_mode()
 def fingerprint(net: ClassNet, column: int) -> str:
     """A hash of the images that a class gives for noise that never changes."""
-    inputs = net.weights[0].shape[0]
-    z = torch.randn(FINGERPRINT_IMAGES, inputs, generator=named_generator(0, "fingerprint", column))
+    z = torch.randn(FINGERPRINT_IMAGES, net.inputs, generator=named_generator(0, "fingerprint", column))
     images = net(z.to(net.head.device)).cpu().contiguous()
     return hashlib.sha256(images.numpy().tobytes()).hexdigest()
 
@@ -208,11 +225,10 @@ def _with_fingerprints(engram: Engram, nets: Sequence[ClassNet]) -> Engram:
 @torch.inference_mode()
 def sample(net: ClassNet, count: int, *, generator: torch.Generator) -> Tensor:
     """(count, C, 32, 32) uint8 images of one class, drawn in large batches."""
-    inputs = net.weights[0].shape[0]
     device = net.head.device
     out = torch.empty(count, net.bias.shape[0], 32, 32, dtype=torch.uint8)
     for start in range(0, count, SAMPLE_BATCH):
-        z = torch.randn(min(SAMPLE_BATCH, count - start), inputs, generator=generator)
+        z = torch.randn(min(SAMPLE_BATCH, count - start), net.inputs, generator=generator)
         images = net(z.to(device)).add_(1).mul_(127.5).round_().to(torch.uint8)
         out[start : start + len(z)] = images.cpu()
     return out
@@ -224,6 +240,7 @@ def engram_state(engram: Engram) -> dict[str, Any]:
 
     return {
         "plain": {
+            "network": engram.network,
             "columns": list(engram.columns),
             "inputs": engram.inputs,
             "units": list(engram.units),
@@ -241,6 +258,7 @@ def engram_state(engram: Engram) -> dict[str, Any]:
 def engram_of(saved: dict[str, Any]) -> Engram:
     plain = saved["plain"]
     return Engram(
+        network=plain["network"],
         columns=tuple(plain["columns"]),
         inputs=plain["inputs"],
         units=tuple(plain["units"]),

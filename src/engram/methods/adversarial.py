@@ -15,15 +15,29 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engram.nets.dcgan import GrowingHead, Trunk
+from engram.nets.residual import ResidualTrunk
 from engram.plastic.losses import critic_loss, generator_loss, gradient_penalty
 
 
 class Critic(nn.Module):
     """A trunk without normalisation (a penalty per image forbids mixing images), one score, and class scores."""
 
-    def __init__(self, channels: int, classes: int, *, width: int, kernel: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        channels: int,
+        classes: int,
+        *,
+        network: str = "dcgan",
+        width: int,
+        kernel: int,
+        generator: torch.Generator,
+    ) -> None:
         super().__init__()
-        self.trunk = Trunk(channels, width, kernel=kernel, norm="none", generator=generator)
+        self.trunk: Trunk | ResidualTrunk
+        if network == "residual":
+            self.trunk = ResidualTrunk(channels, width, generator=generator)
+        else:
+            self.trunk = Trunk(channels, width, kernel=kernel, norm="none", generator=generator)
         self.score = GrowingHead(self.trunk.features)
         self.score.grow(1, generator=generator)
         self.classes = GrowingHead(self.trunk.features)

@@ -42,6 +42,7 @@ from engram.methods.rehearsal import Rehearsal
 from engram.methods.solver import Examples, normalise
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.masks import Variant
+from engram.plastic.wiring import WIRINGS
 from engram.seeding import generator
 
 GAN_SHARE = 0.8
@@ -58,6 +59,7 @@ class DGM:
         self.clock = Clock()
         """Of the imprinting; the solver has its own."""
         self.net = PlasticGenerator(
+            WIRINGS[self.settings.network],
             around.channels,
             width=self.settings.width,
             noise=self.settings.noise,

@@ -12,6 +12,8 @@ from engram.config import demand
 class DGMwSettings:
     """Settings of DGMw; DGMa has the same with other defaults."""
 
+    network: Literal["dcgan", "residual"] = "dcgan"
+    """The generator and its critic: the paper's for digits, or the residual ones of WGAN-GP."""
     width: int = 12
     """n: the generator starts with 4n, 2n and n units. The authors' 6 with a noise of 128 has fewer weights where the
     strokes are drawn: three quarters of them lie in the first layer."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from engram.methods.learner import State, Surroundings
 from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
 from engram.nets.conditional import ConditionalGenerator
+from engram.plastic.wiring import WIRINGS
 from engram.seeding import generator
 
 SAMPLE_BATCH = 256
@@ -31,8 +33,10 @@ GAN_SHARE = 0.8
 class GanSettings:
     """Settings of a rival's GAN and of the solver that learns from it."""
 
+    network: Literal["dcgan", "residual"] = "dcgan"
+    """Generator and critic, as DGM's."""
     width: int = 40
-    """n: the generator has 4n, 2n and n units, for good."""
+    """n: the generator has 4n, 2n and n units (residual: n everywhere), for good."""
     noise: int = 100
     """Length of the noise vector."""
     epochs: int = 15
@@ -82,6 +86,7 @@ class Gan:
         self.around = around
         self.settings: GanSettings = around.settings
         self.generator = ConditionalGenerator(
+            WIRINGS[self.settings.network],
             around.channels,
             width=self.settings.width,
             noise=self.settings.noise,
@@ -210,6 +215,7 @@ class Gan:
         critic = Critic(
             self.around.channels,
             known,
+            network=self.settings.network,
             width=self.settings.critic_width,
             kernel=self.settings.critic_kernel,
             generator=generator(self.around.seed, "critic", task),
@@ -225,6 +231,7 @@ class Gan:
     def net_of(self, state: State) -> ConditionalGenerator:
         """A generator back from its `net_state`."""
         fresh = ConditionalGenerator(
+            WIRINGS[self.settings.network],
             self.around.channels,
             width=self.settings.width,
             noise=self.settings.noise,

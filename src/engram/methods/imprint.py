@@ -17,7 +17,6 @@ from torch import Tensor
 
 from engram.data.stream import Task
 from engram.errors import DivergedError
-from engram.memory.generative import alive_units, prune
 from engram.methods.adversarial import Critic, critic_terms, generator_terms
 from engram.methods.dgm_settings import DGMwSettings
 from engram.methods.learner import State, Surroundings
@@ -26,6 +25,7 @@ from engram.methods.solver import Examples, load_optimiser, normalise, optimiser
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.losses import alpha, sparsity
 from engram.plastic.schedule import s_max_of_epoch, unit_scale, weight_scale
+from engram.plastic.wiring import alive_units, prune
 from engram.seeding import generator
 
 
@@ -131,12 +131,10 @@ class Imprint:
 
     def _generator_step(self, s: float, s_max_i: float) -> None:
         """Compensate, gate, step, clamp; then the moving average."""
-        before = None  # the noise counts as reserved
-        for layer in self.net.plastic:
-            if not self.fixed:
+        if not self.fixed:
+            for layer in self.net.plastic:
                 layer.compensate_gradients(s, s_max_i)
-            layer.gate_gradients(before)
-            before = layer.reserved if self.net.variant == "units" else None
+        self.net.gate_gradients()
         self.optimisers["generator"].step()
         if not self.fixed:
             for layer in self.net.plastic:
@@ -148,10 +146,12 @@ class Imprint:
 
     def fix_masks(self, task: int) -> None:
         """Binarise, leave out what cannot be heard, and see that something is left to choose."""
-        fixed = prune(self.net.binary_masks(), self.net.variant)
+        wiring, variant = self.net.wiring, self.net.variant
+        fixed = prune(wiring, self.net.binary_masks(), variant)
         shares = [mask.float().mean().item() for mask in fixed]
-        if min(shares) == 0 or min(shares) == 1:
-            what, remedy = ("closed", "lower") if min(shares) == 0 else ("open", "raise")
+        silent = not alive_units(wiring, fixed, variant)[-1].any()
+        if silent or min(shares) == 1:
+            what, remedy = ("closed", "lower") if silent else ("open", "raise")
             raise DivergedError(
                 f"the masks of task {task + 1} have collapsed: all {what} (open shares by layer "
                 f"{', '.join(f'{share:.3f}' for share in shares)}); {remedy} method.lambda_ru"
@@ -163,7 +163,7 @@ class Imprint:
             self.averaged = [parameter.detach().clone() for parameter in self._voices()]
 
     def _fix(self, masks: list[Tensor]) -> None:
-        self.fixed, self.alive = masks, alive_units(masks, self.net.variant)
+        self.fixed, self.alive = masks, alive_units(self.net.wiring, masks, self.net.variant)
         self.openings = [mask.to(layer.weight.dtype) for mask, layer in zip(masks, self.net.plastic, strict=True)]
 
     @torch.no_grad()
@@ -221,6 +221,7 @@ def new_critic(around: Surroundings, known: int, task: int) -> Critic:
     critic = Critic(
         around.channels,
         known,
+        network=settings.network,
         width=settings.critic_width,
         kernel=settings.critic_kernel,
         generator=generator(around.seed, "critic", task),

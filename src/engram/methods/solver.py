@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from engram.config import TrainingConfig
 from engram.methods.learner import Clock, Observer, State, Surroundings, tick
 from engram.nets.dcgan import GrowingHead, Trunk
+from engram.nets.residual import ResNet18
 from engram.seeding import generator
 
 Examples = tuple[torch.Tensor, torch.Tensor]
@@ -141,7 +142,9 @@ class Solver:
         return head
 
     def _fresh(self, task: int) -> nn.Sequential:
-        trunk = Trunk(self.around.channels, generator=generator(self.around.seed, "trunk", task))
+        training, draws = self.around.training, generator(self.around.seed, "trunk", task)
+        kind = ResNet18 if training.network == "resnet18" else Trunk
+        trunk = kind(self.around.channels, training.width, generator=draws)
         net = nn.Sequential(trunk, GrowingHead(trunk.features)).to(self.around.device)
         # a quarter faster than the usual order of memory on a CPU; `normalise` gives images the same order
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

@@ -1,10 +1,7 @@
-"""The rivals' generator: DCGAN of a fixed size, told which class to draw.
-
-    noise (B, Z) ─ 4x4 ─> 4n x 4 x 4 ─ 4x4/2 ─> 2n x 8 x 8 ─ 4x4/2 ─> n x 16 x 16 ─ 4x4/2, tanh ─> C x 32 x 32
-                   norm, class terms, ReLU after each but the last
+"""The rivals' generator: wired as DGM's, of a fixed size, told which class to draw.
 
 The condition is a scale and a shift per class and unit, so that it can gain classes without knowing how many will come.
-n = 40 with a noise of 100 has 518,240 weights with ten classes: the 5.18e5 that the paper gives for MeRGAN.
+The chain with n = 40 and a noise of 100 has 518,240 weights with ten classes: the paper gives 5.18e5 for MeRGAN.
 
 Statistics of the normalisation: those of the batch while it learns; `settle` estimates fixed ones from noise for
 sampling, for a group of classes that were learned together.
@@ -12,15 +9,13 @@ sampling, for a group of classes that were learned together.
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engram.nets.generator import EPSILON
 from engram.plastic.growth import dcgan_init
-from engram.plastic.layers import from_one_pixel
+from engram.plastic.wiring import Wiring
 
 
 class ConditionalGenerator(nn.Module):
@@ -29,14 +24,16 @@ class ConditionalGenerator(nn.Module):
     group_of: Tensor
     """(classes,) whose statistics each class is drawn with"""
     mean0: Tensor
-    """(groups, units) of the first layer's normalisation; `mean1`, `deviation0` and so on alike"""
+    """(groups, units) of the first level's normalisation; `mean1`, `deviation0` and so on alike"""
 
-    def __init__(self, channels: int, *, width: int, noise: int, generator: torch.Generator) -> None:
+    def __init__(self, wiring: Wiring, channels: int, *, width: int, noise: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.noise = noise
-        self.units = [4 * width, 2 * width, width]
-        ends = [noise, *self.units, channels]
-        self.weights = nn.ParameterList(dcgan_init((a, b, 4, 4), generator) for a, b in itertools.pairwise(ends))
+        self.wiring, self.noise = wiring, noise
+        self.units = [multiple * width for multiple in wiring.multiples]
+        ends = [noise, *self.units]
+        shapes = [wire.shape.of(ends[wire.reads], ends[wire.writes]) for wire in wiring.wires]
+        shapes.append(wiring.head.of(ends[-1], channels))
+        self.weights = nn.ParameterList(dcgan_init(shape, generator) for shape in shapes)
         self.bias = nn.Parameter(torch.zeros(channels))
         self.scales = nn.ParameterList(torch.ones(0, n) for n in self.units)
         self.shifts = nn.ParameterList(torch.zeros(0, n) for n in self.units)
@@ -69,10 +66,14 @@ class ConditionalGenerator(nn.Module):
 
     def forward(self, z: Tensor, classes: Tensor, *, settled: bool = False, seen: list[Tensor] | None = None) -> Tensor:
         """z (B, noise), classes (B,) -> images (B, C, 32, 32) in [-1, 1]. `seen` collects what each norm is given."""
-        x = z
+        raw, active = [z], [z]
         for number in range(len(self.units)):
-            weight: Tensor = self.weights[number]
-            x = from_one_pixel(x, weight) if number == 0 else F.conv_transpose2d(x, weight, stride=2, padding=1)
+            parts = []
+            for wire_number in self.wiring.into(number + 1):
+                wire, weight = self.wiring.wires[wire_number], self.weights[wire_number]
+                parts.append(wire((raw if wire.raw else active)[wire.reads], weight))
+            x = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+            raw.append(x)
             if seen is not None:
                 seen.append(x)
             scale, shift = self.scales[number][classes], self.shifts[number][classes]
@@ -82,8 +83,8 @@ class ConditionalGenerator(nn.Module):
                 shift = shift - getattr(self, f"mean{number}")[group] * scale
             else:
                 x = F.batch_norm(x, None, None, training=True, eps=EPSILON)
-            x = F.relu(torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None]))
-        return torch.tanh(F.conv_transpose2d(x, self.weights[-1], self.bias, stride=2, padding=1))
+            active.append(F.relu(torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None])))
+        return torch.tanh(self.wiring.head(active[-1], self.weights[-1], self.bias))
 
     @torch.no_grad()
     def settle(

@@ -1,11 +1,8 @@
-"""The paper's generator for 32x32 images, plastic in every layer but the last.
+"""The plastic generator: all layers but the last are shared by all tasks and grow.
 
-    noise (B, Z) ─ 4x4 ─> 4n x 4 x 4 ─ 4x4/2 ─> 2n x 8 x 8 ─ 4x4/2 ─> n x 16 x 16 ─ head 4x4/2, tanh ─> C x 32 x 32
-                  plastic, norm, ReLU   plastic, norm, ReLU  plastic, norm, ReLU   one task's own
-
-The plastic weights are shared by all tasks and grow. Everything else belongs to one task (`Private`): the embeddings,
-the normalisation with its statistics, a pair of affine terms per class of the task, and the head. The condition is the
-class *within its task*, through those affine terms; nothing needs to know how many classes or tasks there will be.
+Everything else belongs to one task (`Private`): the embeddings, the normalisation with its statistics, a pair of affine
+terms per class of the task, and the head. The condition is the class *within its task*, through those affine terms;
+nothing needs to know how many classes or tasks there will be. How the layers hang together says the wiring.
 """
 
 from __future__ import annotations
@@ -16,11 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from engram.plastic.growth import dcgan_init, plan_growth
-from engram.plastic.layers import Plastic, PlasticConvTranspose2d
-from engram.plastic.masks import Variant
+from engram.plastic.growth import dcgan_init
+from engram.plastic.layers import Plastic, PlasticConv2d, PlasticConvTranspose2d, mask_units
+from engram.plastic.masks import IN_AXIS, Layout, Variant
+from engram.plastic.wiring import Wiring, plan_growth, reserved_inputs
 
 EPSILON = 1e-5
+LAYERS: dict[Layout, type[Plastic]] = {"conv": PlasticConv2d, "conv_transpose": PlasticConvTranspose2d}
 
 
 class ClassNorm(nn.Module):
@@ -46,32 +45,43 @@ class ClassNorm(nn.Module):
 class Private(nn.Module):
     """What the task in training has of its own, the embeddings aside."""
 
-    def __init__(self, units: Sequence[int], classes: int, channels: int, *, generator: torch.Generator) -> None:
+    def __init__(
+        self, wiring: Wiring, units: Sequence[int], classes: int, channels: int, *, generator: torch.Generator
+    ) -> None:
         super().__init__()
         self.classes = classes
         self.norms = nn.ModuleList(ClassNorm(n, classes) for n in units)
-        self.head = nn.Parameter(dcgan_init((units[-1], channels, 4, 4), generator))
+        self.head = nn.Parameter(dcgan_init(wiring.head.of(units[-1], channels), generator))
         self.bias = nn.Parameter(torch.zeros(channels))
 
 
 class PlasticGenerator(nn.Module):
     """The shared plastic layers, and one task's private parts while it is trained."""
 
-    def __init__(self, channels: int, *, width: int, noise: int, variant: Variant, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        channels: int,
+        *,
+        width: int,
+        noise: int,
+        variant: Variant,
+        generator: torch.Generator,
+    ) -> None:
         super().__init__()
-        self.channels, self.noise, self.variant = channels, noise, variant
-        units = [noise, 4 * width, 2 * width, width]
+        self.wiring, self.channels, self.noise, self.variant = wiring, channels, noise, variant
+        units = [noise, *(multiple * width for multiple in wiring.multiples)]
         self.layers = nn.ModuleList(
-            PlasticConvTranspose2d(
-                units[i],
-                units[i + 1],
-                kernel=4,
-                stride=1 if i == 0 else 2,
-                padding=0 if i == 0 else 1,
+            LAYERS[wire.shape.layout](
+                units[wire.reads],
+                units[wire.writes],
+                kernel=wire.shape.kernel,
+                stride=wire.shape.stride,
+                padding=wire.shape.padding,
                 variant=variant,
                 generator=generator,
             )
-            for i in range(3)
+            for wire in wiring.wires
         )
         self.private: Private | None = None
 
@@ -81,12 +91,14 @@ class PlasticGenerator(nn.Module):
 
     @property
     def units(self) -> list[int]:
-        return [layer.size().units for layer in self.plastic]
+        """Of each level but the noise."""
+        sizes = [layer.size().units for layer in self.plastic]
+        return [sizes[self.wiring.into(level)[0]] for level in range(1, self.wiring.levels + 1)]
 
     def begin(self, classes: int, *, generator: torch.Generator) -> None:
         """Private parts for a new task."""
         device = self.plastic[0].weight.device
-        self.private = Private(self.units, classes, self.channels, generator=generator).to(device)
+        self.private = Private(self.wiring, self.units, classes, self.channels, generator=generator).to(device)
 
     def forward(
         self,
@@ -99,30 +111,55 @@ class PlasticGenerator(nn.Module):
     ) -> Tensor:
         """z (B, noise), classes (B,) within the task, one mask a layer -> images (B, C, 32, 32) in [-1, 1].
 
-        `alive`, where the masks are binary: the units that have a voice. The others are not computed at all: they would
-        be multiplied by 0, or send a constant through closed weights. `seen` collects what each norm is given.
+        `alive`, where the masks are binary: by level, the units that have a voice. The others are not computed at all:
+        they would be multiplied by 0, or send a constant through closed weights. `seen` collects what each norm is
+        given.
         """
         assert self.private is not None
-        x: Tensor = z[:, :, None, None]
-        head: Tensor = self.private.head
-        sources: Tensor | None = None
-        for number, (layer, norm, mask) in enumerate(zip(self.plastic, self.private.norms, masks, strict=True)):
-            units: Tensor | None = None
-            if alive is None:
-                x = layer(x, mask)
-            else:
-                assert isinstance(layer, PlasticConvTranspose2d)
-                units = alive[number].nonzero().squeeze(1)
-                x = layer.among(x, mask, sources, units)
+        wiring = self.wiring
+        voices: list[Tensor | None] = [None] * (wiring.levels + 1)
+        if alive is not None:
+            voices[1:] = [units.nonzero().squeeze(1) for units in alive]
+        raw, active = [z], [z]
+        for level, norm in enumerate(self.private.norms, start=1):
+            into, summed = wiring.into(level), wiring.summed(level)
+            total: Tensor | None = None
+            for number in into:
+                wire, layer = wiring.wires[number], self.plastic[number]
+                if _nobody(voices[wire.reads]) or _nobody(voices[level]):
+                    continue
+                weight = layer.opened(masks[number], voices[wire.reads], voices[level])
+                part = wire((raw if wire.raw else active)[wire.reads], weight)
+                if summed:  # somebody reads it as it is
+                    part = layer.mask_output(part, _among(masks[number], voices[level]))
+                total = part if total is None else total + part
+            if total is None:  # a branch without a voice, past which a shortcut leads
+                total = z.new_empty(1, 0, 1, 1)
+                raw.append(total)
+                active.append(total)
+                if seen is not None:
+                    seen.append(total)
+                continue
             if seen is not None:
-                seen.append(x)
-            x = F.relu(norm(x, classes, units))
+                seen.append(total)
+            x = F.relu(norm(total, classes, voices[level]))
             if alive is None:
-                x = layer.mask_output(x, mask)
-            sources = units
-        if sources is not None:
-            head = head.index_select(0, sources)
-        return torch.tanh(F.conv_transpose2d(x, head, self.private.bias, stride=2, padding=1))
+                x = self._close(x, [masks[number] for number in into])
+            raw.append(total)
+            active.append(x)
+        head: Tensor = self.private.head
+        if voices[-1] is not None:
+            head = head.index_select(IN_AXIS[wiring.head.layout], voices[-1])
+        return torch.tanh(wiring.head(active[-1], head, self.private.bias))
+
+    def _close(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
+        """DGMa: a unit that no wire opens sends exactly 0 onwards, whatever shift its normalisation has."""
+        if self.variant == "weights":
+            return x
+        closed = 1 - masks[0]
+        for mask in masks[1:]:
+            closed = closed * (1 - mask)
+        return mask_units(x, masks[0] if len(masks) == 1 else 1 - closed)
 
     def soft_masks(self, s: float) -> list[Tensor]:
         return [layer.soft_mask(s) for layer in self.plastic]
@@ -130,7 +167,23 @@ class PlasticGenerator(nn.Module):
     def binary_masks(self) -> list[Tensor]:
         return [layer.binary_mask() for layer in self.plastic]
 
+    def gate_gradients(self) -> None:
+        """After `backward`: no gradient for what earlier tasks rely on (Eq. 5)."""
+        reserved = [layer.reserved for layer in self.plastic]
+        for number, layer in enumerate(self.plastic):
+            layer.gate_gradients(reserved_inputs(self.wiring, number, reserved) if self.variant == "units" else None)
+
     def grow_(self, *, generator: torch.Generator) -> None:
         """Free capacity as at the start, fresh embeddings. Old engrams compute with the leading blocks, unchanged."""
-        for layer, plan in zip(self.plastic, plan_growth([p.size() for p in self.plastic], self.variant), strict=True):
-            layer.grow_(plan.new_inputs, plan.new_units, generator=generator)
+        plan = plan_growth(self.wiring, [layer.size() for layer in self.plastic], self.variant)
+        for layer, growth in zip(self.plastic, plan, strict=True):
+            layer.grow_(growth.new_inputs, growth.new_units, generator=generator)
+
+
+def _nobody(units: Tensor | None) -> bool:
+    return units is not None and len(units) == 0
+
+
+def _among(mask: Tensor, units: Tensor | None) -> Tensor:
+    """A mask of units at some of them; a mask of weights is of no use here and stays as it is."""
+    return mask if units is None or mask.dim() > 1 else mask[units]

@@ -58,8 +58,8 @@ class LayerGrowth:
         return self.units_after - self.units_before
 
 
-def grow_layer(layer: LayerSize, new_inputs: int, variant: Variant) -> LayerGrowth:
-    """The fewest new output units with which the layer's free entries are again at least `start_free`.
+def grow_layer(layer: LayerSize, new_inputs: int, variant: Variant, *, at_least: int = 0) -> LayerGrowth:
+    """The fewest new output units, but `at_least` so many, with which the layer's free entries are again `start_free`.
 
     DGMa: a unit is one mask entry, so the layer gains exactly what the task newly reserved.
 
@@ -76,7 +76,7 @@ def grow_layer(layer: LayerSize, new_inputs: int, variant: Variant) -> LayerGrow
     inputs = layer.inputs + new_inputs
     before, after = (layer.inputs * layer.area, inputs * layer.area) if variant == "weights" else (1, 1)
     needed = -(-(layer.start_free + layer.reserved) // after)  # the ceiling of a quotient of integers
-    units = max(layer.units, needed)
+    units = max(layer.units + at_least, needed)
     return LayerGrowth(
         inputs_before=layer.inputs,
         inputs_after=inputs,
@@ -85,19 +85,6 @@ def grow_layer(layer: LayerSize, new_inputs: int, variant: Variant) -> LayerGrow
         free_before=layer.units * before - layer.reserved,
         free_after=units * after - layer.reserved,
     )
-
-
-def plan_growth(layers: Sequence[LayerSize], variant: Variant) -> tuple[LayerGrowth, ...]:
-    """Growth of a chain, front to back: the units that a layer gains are the inputs that the next one gains.
-
-    The first layer's inputs (noise) never grow. The last layer grows like the others: its readers are the
-    tasks' heads, and the head of an old task goes on seeing only the channels it was trained with.
-    A network with branches calls `grow_layer` itself, in its own order.
-    """
-    plan: list[LayerGrowth] = []
-    for layer in layers:
-        plan.append(grow_layer(layer, plan[-1].new_units if plan else 0, variant))
-    return tuple(plan)
 
 
 def leading_block(weight: Tensor, n_in: int, n_out: int, layout: Layout) -> Tensor:

@@ -28,6 +28,10 @@ def open_weight(weight: Tensor, mask: Tensor, n_in: int, layout: Layout) -> Tens
     if mask.dim() > 1:
         assert mask.shape == block.shape, (mask.shape, block.shape)
         block = _masked(block, mask)
+    return _laid_out(block)
+
+
+def _laid_out(block: Tensor) -> Tensor:
     # the same strides, hence the same kernel, whether the block is all of the weight or a part; and for
     # convolutions those that a CPU computes with fastest
     return block.contiguous(memory_format=torch.contiguous_format if block.dim() == 2 else torch.channels_last)
@@ -108,6 +112,18 @@ class Plastic(nn.Module):
         n_out = self.weight.shape[OUT_AXIS[self.layout]]
         return torch.zeros_like(self.weight) if self.variant == "weights" else self.weight.new_zeros(n_out)
 
+    def opened(self, mask: Tensor, sources: Tensor | None = None, targets: Tensor | None = None) -> Tensor:
+        """The weight that a mask computes with, between some units alone where their numbers are given.
+
+        What a binary mask leaves without a voice then costs nothing, however large the network has grown.
+        """
+        block = self.weight if mask.dim() == 1 else _masked(self.weight, mask)
+        if sources is not None:
+            block = block.index_select(IN_AXIS[self.layout], sources)
+        if targets is not None:
+            block = block.index_select(OUT_AXIS[self.layout], targets)
+        return _laid_out(block)
+
     def soft_mask(self, s: float) -> Tensor:
         """The mask to train with."""
         return masks.soft_mask(self.embedding, s)
@@ -156,7 +172,7 @@ class Plastic(nn.Module):
         return usage
 
     def size(self) -> growth.LayerSize:
-        """For `growth.plan_growth`."""
+        """For `wiring.plan_growth`."""
         n_in, n_out = self.weight.shape[IN_AXIS[self.layout]], self.weight.shape[OUT_AXIS[self.layout]]
         return growth.LayerSize(
             inputs=n_in,
@@ -199,15 +215,3 @@ class PlasticConvTranspose2d(Plastic):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return masked_conv_transpose2d(x, self.weight, mask, self.stride, self.padding)
-
-    def among(self, x: Tensor, mask: Tensor, sources: Tensor | None, targets: Tensor) -> Tensor:
-        """The same between some units alone: x has the inputs `sources` (all if None), the result the units `targets`.
-
-        Both are numbers of units. What a binary mask leaves without a voice then costs nothing, however large the
-        network has grown.
-        """
-        block = self.weight if mask.dim() == 1 else _masked(self.weight, mask)
-        if sources is not None:
-            block = block.index_select(IN_AXIS[self.layout], sources)
-        block = block.index_select(OUT_AXIS[self.layout], targets)
-        return masked_conv_transpose2d(x, block, block.new_ones(len(targets)), self.stride, self.padding)

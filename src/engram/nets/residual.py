@@ -1,0 +1,143 @@
+"""Residual networks for 32x32 images: the critic of WGAN-GP, and ResNet-18 as solver.
+
+    ResidualTrunk   32x32 ─ block/2 ─> 16x16 ─ block/2 ─> 8x8 ─ block ─> 8x8 ─ block ─ ReLU, mean ─> w features
+    ResNet18        32x32 ─ 3x3, 2 blocks of w ─ 2 of 2w/2 ─ 2 of 4w/2 ─ 2 of 8w/2 ─ mean ─> 8w features
+
+The critic's has no normalisation: a penalty per image forbids mixing images.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class CriticBlock(nn.Module):
+    """x ─ (ReLU) 3x3, ReLU, 3x3 (halved) + x (halved, 1x1); the very first block has no ReLU before it."""
+
+    def __init__(self, n_in: int, n_out: int, *, halves: bool, first: bool, generator: torch.Generator) -> None:
+        super().__init__()
+        self.halves, self.first = halves, first
+        self.inner = _convolution(n_in, n_out, 3, generator)
+        self.outer = _convolution(n_out, n_out, 3, generator)
+        self.short = _convolution(n_in, n_out, 1, generator, gain=1.0) if halves or n_in != n_out else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.with_stand(x)[0]
+
+    def with_stand(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The output, and where the inner units stand."""
+        stand = self.inner(x if self.first else F.relu(x))
+        y = self.outer(F.relu(stand))
+        short = F.avg_pool2d(x, 2) if self.halves else x  # halving and a 1x1 convolution commute
+        if self.short is not None:
+            short = self.short(short)
+        return (F.avg_pool2d(y, 2) if self.halves else y) + short, stand
+
+    def pull_back(self, x: Tensor, stand: Tensor, delta: Tensor) -> Tensor:
+        """From the gradient of a sum of outputs to that of the block's input x."""
+        short = delta
+        if self.short is not None:
+            short = F.conv_transpose2d(delta, self.short.weight)
+        if self.halves:
+            short, delta = _quarter(short), _quarter(delta)
+        delta = F.conv_transpose2d(delta, self.outer.weight, padding=1) * (stand > 0)
+        delta = F.conv_transpose2d(delta, self.inner.weight, padding=1)
+        return short + (delta if self.first else delta * (x > 0))
+
+
+def _quarter(delta: Tensor) -> Tensor:
+    """What a mean over 2x2 pixels sends back to each of them."""
+    return F.interpolate(delta, scale_factor=2, mode="nearest") / 4
+
+
+def _convolution(n_in: int, n_out: int, kernel: int, generator: torch.Generator, gain: float = 2.0) -> nn.Conv2d:
+    made = nn.Conv2d(n_in, n_out, kernel, padding=kernel // 2)
+    nn.init.normal_(made.weight, std=(gain / (n_in * kernel**2)) ** 0.5, generator=generator)
+    nn.init.zeros_(made.bias)  # type: ignore[arg-type]
+    return made
+
+
+class ResidualTrunk(nn.Module):
+    """The critic of Gulrajani et al. 2017 for 32x32 images, without its last layer."""
+
+    def __init__(self, channels: int, width: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        ends = [channels, width, width, width, width]
+        self.blocks = nn.ModuleList(
+            CriticBlock(ends[n], ends[n + 1], halves=n < 2, first=n == 0, generator=generator) for n in range(4)
+        )
+        self.features = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, 32, 32) in [-1, 1] -> (B, features)."""
+        for block in self.blocks:
+            x = block(x)
+        return F.relu(x).mean((2, 3))
+
+    def pull_back(self, x: Tensor, direction: Tensor) -> Tensor:
+        """The gradient of <direction, features> with respect to each image, as `Trunk.pull_back`."""
+        inputs, stands = [], []
+        with torch.no_grad():
+            for block in self.blocks:
+                assert isinstance(block, CriticBlock)
+                inputs.append(x)
+                x, stand = block.with_stand(x)
+                stands.append(stand)
+        delta = direction[:, :, None, None] / x[0, 0].numel() * (x > 0)
+        for block, before, stand in zip(reversed(self.blocks), reversed(inputs), reversed(stands), strict=True):
+            assert isinstance(block, CriticBlock)
+            delta = block.pull_back(before, stand, delta.contiguous(memory_format=torch.channels_last))
+        return delta
+
+
+class SolverBlock(nn.Module):
+    """Two 3x3 convolutions around which the input is led past (He et al. 2016)."""
+
+    def __init__(self, n_in: int, n_out: int, *, stride: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.first = _bare(n_in, n_out, 3, stride, generator)
+        self.second = _bare(n_out, n_out, 3, 1, generator)
+        self.stride = stride
+        self.first_norm, self.second_norm = nn.BatchNorm2d(n_out), nn.BatchNorm2d(n_out)
+        self.short = (
+            nn.Sequential(_bare(n_in, n_out, 1, 1, generator), nn.BatchNorm2d(n_out))
+            if stride > 1 or n_in != n_out
+            else nn.Identity()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.first_norm(self.first(x)))
+        # a 1x1 convolution of stride 2 skips pixels; skipped here, since with fewer than 8 channels its gradient
+        # writes outside its memory (oneDNN, channels_last)
+        x = x[:, :, :: self.stride, :: self.stride]
+        return F.relu(self.second_norm(self.second(y)) + self.short(x))
+
+
+def _bare(n_in: int, n_out: int, kernel: int, stride: int, generator: torch.Generator) -> nn.Conv2d:
+    made = nn.Conv2d(n_in, n_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(made.weight, mode="fan_out", nonlinearity="relu", generator=generator)
+    return made
+
+
+class ResNet18(nn.Module):
+    """For 32x32 images: a 3x3 convolution of stride 1 at the start and no pooling; 64 is the usual width."""
+
+    def __init__(self, channels: int, width: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.stem, self.norm = _bare(channels, width, 3, 1, generator), nn.BatchNorm2d(width)
+        blocks, n_in = [], width
+        for stage in range(4):
+            n_out = width * 2**stage
+            for number in range(2):
+                stride = 2 if stage and not number else 1
+                blocks.append(SolverBlock(n_in, n_out, stride=stride, generator=generator))
+                n_in = n_out
+        self.blocks = nn.Sequential(*blocks)
+        self.features = n_in
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, 32, 32) in [-1, 1] -> (B, features)."""
+        features: Tensor = self.blocks(F.relu(self.norm(self.stem(x)))).mean((2, 3))
+        return features

@@ -1,0 +1,133 @@
+"""The residual networks: what is known of them from elsewhere, zeros through sums, and a step at the paper's size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import write_npz
+from engram.data.datasets import load
+from engram.data.stream import ClassStream
+from engram.memory.generative import consolidate, extract, shared_weights
+from engram.methods.dgm import DGM
+from engram.methods.registry import build
+from engram.nets.generator import ClassNorm, PlasticGenerator
+from engram.nets.residual import ResidualTrunk, ResNet18
+from engram.plastic.masks import Variant
+from engram.plastic.wiring import WIRINGS, alive_units, prune
+from engram.seeding import generator
+
+VARIANTS: list[Variant] = ["weights", "units"]
+TINY: dict[str, Any] = {
+    "method.network": "residual", "method.width": 4, "method.noise": 8, "method.critic_width": 4, "method.epochs": 2,
+    "method.steps": 2, "method.batch_size": 4, "method.replay": 16, "method.statistics": 2, "training.epochs": 1,
+    "training.batch_size": 8,
+}  # fmt: skip
+
+
+def test_resnet_18_is_the_known_one() -> None:
+    net = ResNet18(3, 64, generator=generator(0))
+    assert sum(p.numel() for p in net.parameters()) == 11_168_832  # the usual 11,173,962 for ten classes less its head
+    assert net.features == 512
+    assert net(torch.randn(2, 3, 32, 32)).shape == (2, 512)
+
+
+def test_the_generator_has_the_published_weights() -> None:
+    """128 channels, noise 128 (Gulrajani et al. 2017): 4x4x128x128, then three blocks of 3x3, 3x3 and 1x1."""
+    net = PlasticGenerator(WIRINGS["residual"], 3, width=128, noise=128, variant="units", generator=generator(0))
+    assert sum(layer.weight.numel() for layer in net.plastic) == 128 * 128 * (16 + 3 * (9 + 9 + 1))
+
+
+def test_a_critic_treats_images_one_by_one() -> None:
+    trunk = ResidualTrunk(3, 6, generator=generator(0))
+    x = torch.randn(4, 3, 32, 32, generator=generator(1))
+    torch.testing.assert_close(trunk(x)[1:2], trunk(x[1:2]), atol=1e-6, rtol=1e-5)
+
+
+def test_closed_units_send_exactly_zero_through_sums() -> None:
+    net = PlasticGenerator(WIRINGS["residual"], 1, width=5, noise=8, variant="units", generator=generator(0))
+    net.begin(1, generator=generator(1))
+    assert net.private is not None
+    with torch.no_grad():
+        for norm in net.private.norms:
+            assert isinstance(norm, ClassNorm)
+            norm.shift.fill_(3.0)
+    masks = [torch.rand(5, generator=generator(2, number)) < 0.5 for number in range(len(net.plastic))]
+    for mask in masks:
+        mask[0] = True
+    alive = alive_units(net.wiring, masks, "units")
+    seen: list[torch.Tensor] = []
+    z, classes = torch.randn(3, 8, generator=generator(3)), torch.zeros(3, dtype=torch.int64)
+    whole = net(z, classes, [mask.float() for mask in masks], seen=seen)
+    for level, total in enumerate(seen, start=1):
+        closed = ~alive[level - 1]
+        if net.wiring.summed(level):
+            assert not total[:, closed].any()
+            assert total[:, ~closed].any()
+    few = net(z, classes, masks, alive=alive)  # closed units left out: the same images, so they had sent nothing
+    torch.testing.assert_close(few, whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_branch_may_close_altogether(variant: Variant) -> None:
+    """The shortcut leads past it: the image is that of the shortcut alone, and what led into the branch is let go."""
+    net = PlasticGenerator(WIRINGS["residual"], 1, width=4, noise=8, variant=variant, generator=generator(0))
+    net.begin(1, generator=generator(1))
+    masks = [torch.ones_like(layer.embedding, dtype=torch.bool) for layer in net.plastic]
+    masks[5].zero_()  # the second block's outer convolution: nobody hears its inner one (4)
+    pruned = prune(net.wiring, masks, variant)
+    assert [int(mask.sum()) == 0 for mask in pruned] == [number in (4, 5) for number in range(10)]
+    alive = alive_units(net.wiring, pruned, variant)
+    assert [bool(units.any()) for units in alive] == [True, True, True, False, True, True, True]
+    engram = consolidate(net, pruned, [0], batches=2, generator=generator(2))
+    weights = shared_weights(net)
+    z = torch.randn(3, 8, generator=generator(3))
+    images = extract(engram, weights)[0](z)
+    assert images.std() > 0
+    changed = [w + 1.0 if number in (4, 5) else w for number, w in enumerate(weights)]
+    assert torch.equal(extract(engram, changed)[0](z), images)
+    few = net(z, torch.zeros(3, dtype=torch.int64), pruned, alive=alive)
+    assert few.shape == images.shape
+    masks[8].zero_()
+    masks[9].zero_()  # both ways into the last level
+    assert not alive_units(net.wiring, masks, variant)[-1].any()
+
+
+@pytest.mark.parametrize("method", ["dgmw", "dgma", "dgr", "mergan", "mergan-ra", "ewcm"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_generative_methods_run_on_them(method: str, channels: int, tmp_path: Path) -> None:
+    dataset = load(f"npz:{write_npz(tmp_path / 'a.npz', channels=channels, per_class=12)}")
+    settings = {**TINY, "training.network": "resnet18", "training.width": 4}
+    settings |= {"ewcm": {"method.fisher_images": 4}, "dgma": {"method.lambda_ru": 0.0}}.get(method, {})
+    learner = build(method, dataset, settings=settings)
+    for task in ClassStream(dataset, 2):
+        learner.learn(task)
+        assert learner.scores(dataset.test.images[:5]).shape == (5, len(task.seen))
+        if isinstance(learner, DGM):
+            assert learner.retention() == []
+            for level in range(1, learner.net.wiring.levels + 1):
+                assert len({learner.net.plastic[n].size().units for n in learner.net.wiring.into(level)}) == 1
+
+
+@pytest.mark.parametrize("method", ["dgmw", "dgma"])
+def test_a_step_at_the_papers_size(method: str, tmp_path: Path) -> None:
+    """Shapes, gradients, growth and retention of the presets that are meant for a GPU, one step a movement."""
+    dataset = load(f"npz:{write_npz(tmp_path / 'a.npz', channels=3, per_class=6)}")
+    settings = {**TINY, "method.width": 128, "method.noise": 128, "method.critic_width": 128, "method.steps": 1,
+                "method.masking": 0.5, "method.statistics": 1, "method.replay": 8, "method.batch_size": 2,
+                "method.lambda_ru": 0.0, "training.network": "resnet18", "training.width": 64}  # fmt: skip
+    learner = build(method, dataset, settings=settings)
+    assert isinstance(learner, DGM)
+    before = [layer.weight.detach().clone() for layer in learner.net.plastic]
+    for number, task in enumerate(ClassStream(dataset, 2)):
+        learner.learn(task)
+        assert learner.retention() == []
+        if number == 0:
+            for old, layer in zip(before, learner.net.plastic, strict=True):
+                block = layer.weight[: old.shape[0], : old.shape[1]]
+                assert not torch.equal(old, block), "every layer has learned"
+                assert layer.weight.numel() >= old.numel()
+            assert sum(layer.weight.numel() for layer in learner.net.plastic) > sum(w.numel() for w in before)
