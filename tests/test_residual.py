@@ -20,6 +20,7 @@ from engram.plastic.masks import Variant
 from engram.plastic.wiring import WIRINGS, alive_units, prune
 from engram.seeding import generator
 
+OWN: dict[str, dict[str, Any]] = {"ewcm": {"method.fisher_images": 4}, "dgma": {"method.lambda_ru": 0.0}}
 VARIANTS: list[Variant] = ["weights", "units"]
 TINY: dict[str, Any] = {
     "method.network": "residual", "method.width": 4, "method.noise": 8, "method.critic_width": 4, "method.epochs": 2,
@@ -101,7 +102,8 @@ def test_a_branch_may_close_altogether(variant: Variant) -> None:
 def test_the_generative_methods_run_on_them(method: str, channels: int, tmp_path: Path) -> None:
     dataset = load(f"npz:{write_npz(tmp_path / 'a.npz', channels=channels, per_class=12)}")
     settings = {**TINY, "training.network": "resnet18", "training.width": 4}
-    settings |= {"ewcm": {"method.fisher_images": 4}, "dgma": {"method.lambda_ru": 0.0}}.get(method, {})
+    if method in OWN:
+        settings |= OWN[method]
     learner = build(method, dataset, settings=settings)
     for task in ClassStream(dataset, 2):
         learner.learn(task)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from engram.cli.bench import do_bench
-from engram.cli.data import do_data_check, do_data_fetch, do_data_list
+from engram.cli.data import do_data_check, do_data_fetch, do_data_list, do_data_select
 from engram.cli.listing import do_list
 from engram.cli.report import do_report
 from engram.cli.runs import do_predict, do_run, do_sample, do_verify
@@ -146,6 +146,21 @@ def build_parser() -> Parser:
         verb = verbs.add_parser(name, help=text, description=text)
         verb.add_argument("name", metavar="NAME", nargs="+", help="data set")
         verb.set_defaults(act=act)
+
+    text = "choose classes of a large folder of photographs and write them at 32x32: ImageNet-50 out of ILSVRC-2012"
+    verb = verbs.add_parser("select", help=text, description=text)
+    verb.add_argument("source", metavar="FOLDER", type=Path, help="holds train/<class>/ and val/")
+    verb.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help="a new folder, such as $ENGRAM_DATA/imagenet50"
+    )
+    verb.add_argument("--classes", metavar="A,B,…", default="", help="names of class folders, or @FILE that lists them")
+    verb.add_argument(
+        "--per-class", metavar="N", type=int, default=1300, help="training images a class (default: 1300)"
+    )
+    verb.add_argument(
+        "--val-classes", metavar="FILE", type=Path, help="where val/ has no class folders: image and class, a line each"
+    )
+    verb.set_defaults(act=do_data_select)
 
     listing = commands.add_parser("list", help="methods, data sets, presets and all settings")
     listing.set_defaults(act=do_list)

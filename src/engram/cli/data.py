@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from engram.cli.shared import console, print_checks
+from engram.errors import ConfigError
 
 
 def do_data_list(_: argparse.Namespace) -> int:
@@ -55,6 +57,33 @@ def do_data_fetch(chosen: argparse.Namespace) -> int:
 
             folder = fetch(name, progress=show)
         print(f"{name}: {folder}")
+    return 0
+
+
+def do_data_select(chosen: argparse.Namespace) -> int:
+    from rich.progress import Progress
+
+    from engram.data.select import select
+
+    classes = [word.strip() for word in chosen.classes.split(",") if word.strip()]
+    if chosen.classes.startswith("@"):
+        path = Path(chosen.classes[1:])
+        try:
+            classes = path.read_text().split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--classes {chosen.classes}: cannot read {path} ({error})") from None
+    out = console()
+    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
+        row = bar.add_task("scaling", total=None)
+        train, test = select(
+            chosen.source,
+            chosen.out,
+            classes=classes,
+            per_class=chosen.per_class,
+            val_classes=chosen.val_classes,
+            progress=lambda done, total: bar.update(row, completed=done, total=total),
+        )
+    print(f"{chosen.out}: {train:,} training and {test:,} test images at 32x32")
     return 0
 
 
