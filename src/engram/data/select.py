@@ -43,9 +43,9 @@ def select(
     if out.exists():
         raise DataError(f"{out} is there already; remove it or choose another --out")
     train_at, val_at = source / "train", source / "val"
-    for part in (train_at, val_at):
-        if not part.is_dir():
-            raise broken(part, "no such folder", "name the folder that holds train/ and val/")
+    for place in (train_at, val_at):
+        if not place.is_dir():
+            raise broken(place, "no such folder", "name the folder that holds train/ and val/")
     found = sorted(entry.name for entry in os.scandir(train_at) if entry.is_dir())
     chosen = list(dict.fromkeys(classes)) or found
     if missing := [name for name in chosen if name not in found]:
