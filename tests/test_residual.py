@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from conftest import write_npz
 from engram.data.datasets import load
@@ -15,9 +16,9 @@ from engram.memory.generative import consolidate, extract, shared_weights
 from engram.methods.dgm import DGM
 from engram.methods.registry import build
 from engram.nets.generator import ClassNorm, PlasticGenerator
-from engram.nets.residual import ResidualTrunk, ResNet18
+from engram.nets.residual import CriticBlock, ResidualTrunk, ResNet18
 from engram.plastic.masks import Variant
-from engram.plastic.wiring import WIRINGS, alive_units, prune
+from engram.plastic.wiring import WIRINGS, Shape, Wire, alive_units, prune
 from engram.seeding import generator
 
 OWN: dict[str, dict[str, Any]] = {"ewcm": {"method.fisher_images": 4}, "dgma": {"method.lambda_ru": 0.0}}
@@ -40,6 +41,20 @@ def test_the_generator_has_the_published_weights() -> None:
     """128 channels, noise 128 (Gulrajani et al. 2017): 4x4x128x128, then three blocks of 3x3, 3x3 and 1x1."""
     net = PlasticGenerator(WIRINGS["residual"], 3, width=128, noise=128, variant="units", generator=generator(0))
     assert sum(layer.weight.numel() for layer in net.plastic) == 128 * 128 * (16 + 3 * (9 + 9 + 1))
+
+
+def test_one_kernel_for_a_convolution_beside_a_doubling_or_a_halving() -> None:
+    draws = generator(0)
+    x, w = torch.randn(2, 5, 8, 8, generator=draws).double(), torch.randn(4, 5, 3, 3, generator=draws).double()
+    bias = torch.randn(4, generator=draws).double()
+    doubled = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    wire = Wire(1, 2, Shape("conv", 3, padding=1), doubles=True)
+    torch.testing.assert_close(wire(x, w, bias), F.conv2d(doubled, w, bias, padding=1))
+    block = CriticBlock(5, 4, halves=True, first=False, generator=draws).double()
+    inner = F.conv2d(x.relu(), block.inner.weight, block.inner.bias, padding=1).relu()
+    long = F.avg_pool2d(F.conv2d(inner, block.outer.weight, block.outer.bias, padding=1), 2)
+    assert block.short is not None
+    torch.testing.assert_close(block(x), long + F.avg_pool2d(block.short(x), 2))
 
 
 def test_a_critic_treats_images_one_by_one() -> None:

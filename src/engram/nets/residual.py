@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from engram.plastic.wiring import over_square
+
 
 class CriticBlock(nn.Module):
     """x ─ (ReLU) 3x3, ReLU, 3x3 (halved) + x (halved, 1x1); the very first block has no ReLU before it."""
@@ -29,11 +31,18 @@ class CriticBlock(nn.Module):
     def with_stand(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The output, and where the inner units stand."""
         stand = self.inner(x if self.first else F.relu(x))
-        y = self.outer(F.relu(stand))
-        short = F.avg_pool2d(x, 2) if self.halves else x  # halving and a 1x1 convolution commute
+        y, short = F.relu(stand), x
+        if self.halves:  # halving and a 1x1 convolution commute
+            y, short = F.conv2d(y, self._halving(), self.outer.bias, stride=2, padding=1), F.avg_pool2d(x, 2)
+        else:
+            y = self.outer(y)
         if self.short is not None:
             short = self.short(short)
-        return (F.avg_pool2d(y, 2) if self.halves else y) + short, stand
+        return y + short, stand
+
+    def _halving(self) -> Tensor:
+        """The outer convolution and the mean over 2x2 pixels after it, as one kernel of stride 2."""
+        return over_square(self.outer.weight).div(4).contiguous(memory_format=torch.channels_last)
 
     def pull_back(self, x: Tensor, stand: Tensor, delta: Tensor) -> Tensor:
         """From the gradient of a sum of outputs to that of the block's input x."""
@@ -41,15 +50,13 @@ class CriticBlock(nn.Module):
         if self.short is not None:
             short = F.conv_transpose2d(delta, self.short.weight)
         if self.halves:
-            short, delta = _quarter(short), _quarter(delta)
-        delta = F.conv_transpose2d(delta, self.outer.weight, padding=1) * (stand > 0)
+            short = F.interpolate(short, scale_factor=2, mode="nearest") / 4
+            delta = F.conv_transpose2d(delta, self._halving(), stride=2, padding=1)
+        else:
+            delta = F.conv_transpose2d(delta, self.outer.weight, padding=1)
+        delta = delta * (stand > 0)
         delta = F.conv_transpose2d(delta, self.inner.weight, padding=1)
         return short + (delta if self.first else delta * (x > 0))
-
-
-def _quarter(delta: Tensor) -> Tensor:
-    """What a mean over 2x2 pixels sends back to each of them."""
-    return F.interpolate(delta, scale_factor=2, mode="nearest") / 4
 
 
 def _convolution(n_in: int, n_out: int, kernel: int, generator: torch.Generator, gain: float = 2.0) -> nn.Conv2d:

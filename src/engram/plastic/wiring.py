@@ -64,13 +64,23 @@ class Wire:
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if not self.doubles:
             return self.shape(x, weight, bias)
+        assert self.shape.layout == "conv"
         if self.shape.kernel == 1:  # the same either way round, and a quarter of the work this way
-            return _double(self.shape(x, weight, bias))
-        return self.shape(_double(x), weight, bias)
+            return F.interpolate(self.shape(x, weight, bias), scale_factor=2, mode="nearest")
+        # the same sums as on the doubled image, with 4 products instead of 9 a pixel
+        kernel = over_square(weight).flip(2, 3).transpose(0, 1)
+        kernel = kernel.contiguous(memory_format=torch.channels_last)
+        return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
 
 
-def _double(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2, mode="nearest")
+def over_square(weight: Tensor) -> Tensor:
+    """A kernel added up over the four places of a 2x2 square, (out, in, 3, 3) -> (out, in, 4, 4).
+
+    A 3x3 convolution next to a doubling or a halving is one 4x4 convolution with this kernel and stride 2.
+    """
+    wide = F.pad(weight, (1, 1, 1, 1))
+    rows = wide[:, :, 1:] + wide[:, :, :-1]
+    return rows[:, :, :, 1:] + rows[:, :, :, :-1]
 
 
 @dataclass(frozen=True)
