@@ -110,6 +110,9 @@ def test_stored_configurations_are_checked_like_typed_ones() -> None:
         place[path[-1]] = value
         with pytest.raises(ConfigError, match=message):
             from_dict(changed, NoSettings)
+    older = json.loads(json.dumps(plain))
+    del older["training"]["network"]  # written before there was a choice
+    assert from_dict(older, NoSettings) == from_dict(plain, NoSettings)
     del plain["seed"]
     with pytest.raises(ConfigError, match="lacks seed"):
         from_dict(plain, NoSettings)

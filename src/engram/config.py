@@ -368,7 +368,8 @@ def _build(kind: type, plain: Any, settings_type: type, prefix: str) -> Any:
     for name in plain:
         if name not in hints:
             raise unknown("field", f"{prefix}{name}", [f"{prefix}{known}" for known in hints])
-    if missing := [name for name in hints if name not in plain]:
+    # a setting that came later stands at its default, which is what was done before there was a choice
+    if not prefix and (missing := [name for name in hints if name not in plain]):
         raise ConfigError(f"the configuration lacks {prefix}{missing[0]}; was it written by another version?")
     values = {}
     for name, value in plain.items():
