@@ -111,7 +111,8 @@ def timing(data: Data, groups: Sequence[Group]) -> Figure | None:
     fixed = {legend(g): BOUNDS[g.bound] for g in chosen if g.bound in BOUNDS}
     # a logarithmic axis has no place for zero: bands and times that reach it end at the axis
     tops = [float(row["high"]) if "high" in row else float(row["value"]) for row in rows]
-    ends = [max(0.01, min(row["value"] for row in rows) / 1.5), max(0.1, 1.1 * max(tops))]
+    lowest, highest = max(0.01, min(row["value"] for row in rows)), max(0.1, *tops)
+    ends = [max(v for v in DECADES if v <= lowest), min([v for v in DECADES if v >= highest] or [highest])]
     scale = {"type": "log", "domain": ends, "clamp": True, "nice": False}
     spec = charts.lines(
         rows,
