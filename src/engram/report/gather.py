@@ -261,7 +261,11 @@ def _without_copies(runs: Iterable[Run]) -> tuple[tuple[Run, ...], list[Problem]
             Problem(
                 second.name,
                 f"the configuration and seeds of {first.name}, "
-                + ("and the same figures" if same else "but other figures (another version of the code, or another number of threads?)")
+                + (
+                    "and the same figures"
+                    if same
+                    else "but other figures (another version of the code, other threads?)"
+                )
                 + ": left out, so that no seed counts twice",
             )
         )
