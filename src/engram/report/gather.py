@@ -261,11 +261,7 @@ def _without_copies(runs: Iterable[Run]) -> tuple[tuple[Run, ...], list[Problem]
             Problem(
                 second.name,
                 f"the configuration and seeds of {first.name}, "
-                + (
-                    "and the same figures"
-                    if same
-                    else "but other figures (another version of the code, other threads?)"
-                )
+                + ("and the same figures" if same else "but other figures (other code or threads?)")
                 + ": left out, so that no seed counts twice",
             )
         )
