@@ -23,6 +23,8 @@ FAINT = "#d5dbe1"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f")
 MARKERS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [5, 1], [3, 5], [12, 4])
+SHADES = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
+"""From nothing to all; evenly darker in grey too."""
 MOST_SERIES = 20
 """More than there are methods; a figure with more lines could not be read anyway."""
 WIDTH, HEIGHT = 600, 300
@@ -150,12 +152,12 @@ def lines(rows: Rows, names: Sequence[str], x: Spec, y: Spec, fixed: Mapping[str
 
 def heat(rows: Rows, x: Spec, y: Spec, *, legend: str, numbers: bool, size: int) -> Spec:
     """A matrix of per cents: light is little, dark is much; the number in each cell where there is room."""
-    colour = quantity("value", legend, scale={"scheme": "blues", "domain": [0, 100]})
+    colour = quantity("value", legend, scale={"range": list(SHADES), "domain": [0, 100]})
     colour["legend"] = {"title": legend, "orient": "right", "gradientLength": 160}
     cell = {"type": "rect", "stroke": FAINT, "strokeWidth": 0.5, "aria": len(rows) <= 1200}
     layers: list[Spec] = [{"mark": cell, "encoding": {"color": colour, "description": {"field": "label"}}}]
     if numbers:
-        dark = {"condition": {"test": "datum.value > 72", "value": "#fff"}, "value": "#000"}
+        dark = {"condition": {"test": "datum.value > 66", "value": "#fff"}, "value": "#000"}
         text = {"text": {"field": "text", "type": "nominal"}, "color": dark}
         layers.append({"mark": {"type": "text", "fontSize": 10, "aria": False}, "encoding": text})
     return {"encoding": {"x": x, "y": y}, "layer": layers, "width": size, "height": size}

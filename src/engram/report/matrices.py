@@ -89,13 +89,14 @@ def confusion(data: Data, groups: Sequence[Group]) -> Figure | None:
                 )
     if not rows:
         return None
-    limit = {"labelLimit": 90}
-    x = charts.category(
-        "answered", "answered", sort=order, axis={**limit, "labelAngle": 0 if max(map(len, order)) < 3 else -60}
-    )
-    y = charts.category("true", "true class", sort=order, axis=limit)
+    size = 270 if len(chosen) > 1 else min(640, max(420, 13 * len(order)))
+    room = size / len(order)  # pixels for a name; with hundreds of classes there is none, and the pointer has to tell
+    axis = {"labelLimit": 90, "labelFontSize": max(5, min(12, int(0.85 * room))), "labels": room >= 5}
+    angle = 0 if max(map(len, order)) < 3 else -60 if room > 20 else -90
+    x = charts.category("answered", "answered", sort=order, axis={**axis, "labelAngle": angle})
+    y = charts.category("true", "true class", sort=order, axis=axis)
     names = [legend(g) for g in chosen]
-    panel = charts.heat(rows, x, y, legend="% of class", numbers=len(order) <= 12, size=270 if len(chosen) > 1 else 420)
+    panel = charts.heat(rows, x, y, legend="% of class", numbers=len(order) <= 12, size=size)
     worst = max((row for row in rows if row["true"] != row["answered"]), key=lambda row: row["value"], default=None)
     alt = f"Confusion matrices on {data.title} for {', '.join(names)}."
     alt += f" The most frequent mistake: {worst['label']}." if worst else ""
