@@ -20,7 +20,7 @@ def do_bench(chosen: argparse.Namespace) -> int:
     from engram.experiment.bench_tables import cell_table, result_table
     from engram.experiment.run import Stop, available_cores
 
-    jobs, threads = share_out(available_cores(), chosen.jobs)
+    jobs, threads = share_out([available_cores()], chosen.jobs)
     plan = Plan(
         datasets=words(chosen.dataset, "--dataset"),
         methods=methods(chosen.methods),
