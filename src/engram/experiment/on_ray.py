@@ -27,6 +27,7 @@ from engram.experiment.jobs import Machines, Process
 POLL_SECONDS = 0.2
 ANSWER_SECONDS = 5.0
 PR_SET_PDEATHSIG = 1
+REMEDY = "give HOST:PORT of a running cluster, or auto"
 DIED = 1
 """Exit code of a run whose worker is gone: not 2, which would be the user's mistake and not tried again."""
 
@@ -53,23 +54,24 @@ def _join(address: str, cores: int) -> None:
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS") or address
-    if address == "auto":
-        try:
-            ray.init(address="auto", **quiet)
-        except ConnectionError:
-            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-        return
-    remedy = "give HOST:PORT of a running cluster, or auto"
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:  # Ray itself would try for two minutes
-        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
-    except (OSError, ValueError, OverflowError):
-        raise ConfigError(f"--ray {address}: nobody answers there; {remedy}") from None
+    if address != "auto":
+        _ask(address)
     try:
         ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:  # it exits where the other side is no Ray
-        reason = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"--ray {address}: cannot join the cluster ({reason}); {remedy}") from None
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if address != "auto" or not isinstance(error, ConnectionError):
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"--ray {address}: {reason}; {REMEDY}") from None
+        ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+
+
+def _ask(address: str) -> None:
+    """Whether anybody is there: Ray itself keeps trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, ValueError, OverflowError):
+        raise ConfigError(f"--ray {address}: nobody answers there; {REMEDY}") from None
 
 
 class RayJob:
