@@ -167,8 +167,10 @@ def test_mistakes_are_found_before_anything_runs(
 
 
 def test_cores_are_shared_out() -> None:
-    assert share_out(2, 1) == (1, 2)
-    assert share_out(2, 2) == (2, 1)
+    assert share_out([2], 1) == (1, 2)
+    assert share_out([2], 2) == (2, 1)
+    assert share_out([4, 2], None) == (6, 1)
+    assert share_out([], None) == (1, 1)  # a cluster that grows on demand
 
 
 def test_summaries_come_from_records_alone(tmp_path: Path) -> None:

@@ -88,7 +88,14 @@ def build_parser() -> Parser:
     bench.add_argument("--dataset", default="digits", metavar="D,E", help="data sets (default: digits)")
     bench.add_argument("--methods", default="all", metavar="A,B", help="names of methods, or all (default: all)")
     bench.add_argument("--seeds", default="0", metavar="0,1", help="training seeds (default: 0)")
-    bench.add_argument("--jobs", type=int, metavar="N", help="processes at a time (default: one per core)")
+    bench.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per core)")
+    bench.add_argument(
+        "--ray",
+        metavar="auto|ADDRESS",
+        help="let Ray place the runs, on the cluster at HOST:PORT; auto: on one that is running, or else on a new one "
+        "here. --out, the data and the current folder must be on a file system that all its machines share, and engram "
+        "installed on each (needs: pip install 'engram[ray]')",
+    )
     bench.add_argument("--set", action="append", default=[], metavar="GROUP.FIELD=VALUE", help="for all runs")
     bench.add_argument("--out", type=Path, default=Path("runs/bench"), metavar="DIR", help="default: runs/bench")
     bench.set_defaults(act=do_bench)

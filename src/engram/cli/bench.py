@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from engram.cli.shared import console, parse_setting, signals_set
 from engram.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
-    from engram.experiment.bench import Cell
+    from engram.experiment.bench import Cell, Plan
+    from engram.experiment.jobs import Launcher
 
 
 def do_bench(chosen: argparse.Namespace) -> int:
+    from engram.experiment.bench import Plan, share_out
+    from engram.experiment.jobs import Machines, Process
+    from engram.experiment.on_ray import connected
+    from engram.experiment.run import available_cores
+
+    datasets, names, numbers = words(chosen.dataset, "--dataset"), methods(chosen.methods), seeds(chosen.seeds)
+    settings = ["=".join(parse_setting(text)) for text in chosen.set]
+    check(datasets, names, settings)
+    cores = available_cores()
+    here = nullcontext(Machines([cores], Process))
+    with connected(chosen.ray, cores=cores) if chosen.ray else here as machines:
+        jobs, threads = share_out(machines.cores, chosen.jobs)
+        plan = Plan(datasets, names, numbers, chosen.out, jobs, threads, settings)
+        return carry_out(plan, machines.start)
+
+
+def carry_out(plan: Plan, start: Launcher) -> int:
+    """Run it, show it, stop it when asked to; the exit code."""
     from rich.live import Live
 
-    from engram.experiment.bench import Plan, Stopped, bench, rows, share_out
+    from engram.experiment.bench import Stopped, bench, rows
     from engram.experiment.bench_tables import cell_table, result_table
-    from engram.experiment.run import Stop, available_cores
+    from engram.experiment.run import Stop
 
-    jobs, threads = share_out(available_cores(), chosen.jobs)
-    plan = Plan(
-        datasets=words(chosen.dataset, "--dataset"),
-        methods=methods(chosen.methods),
-        seeds=seeds(chosen.seeds),
-        out=chosen.out,
-        jobs=jobs,
-        threads=threads,
-        settings=["=".join(parse_setting(text)) for text in chosen.set],
-    )
-    check(plan.datasets, plan.methods, plan.settings)
     out, stop, told = console(), Stop(), dict[str, str]()
     live = Live(console=out, refresh_per_second=2, transient=True) if out.is_terminal else None
 
@@ -51,7 +60,7 @@ def do_bench(chosen: argparse.Namespace) -> int:
         try:
             if live is not None:
                 live.start()
-            cells = bench(plan, show=show, asked=lambda: stop.asked)
+            cells = bench(plan, show=show, asked=lambda: stop.asked, start=start)
         except Stopped:
             print(f"stopped; every run under {plan.out} is saved: the same command goes on")
             return 130

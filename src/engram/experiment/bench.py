@@ -1,18 +1,16 @@
 """Many runs: methods x seeds x data sets, each a resumable run folder, several processes at a time.
 
-    plan ──> cells ──> processes `engram run --resume --out FOLDER` ──> summaries ──> table
+    plan ──> cells ──> jobs `engram run --resume --out FOLDER` ──> summaries ──> table
 
 A cell is whatever its folder says it is. Calling the bench again therefore does what is missing and nothing else: runs
 that were killed go on where they were, runs that are done are left alone, runs that failed are tried again. A run that
-another process is at work on (a bench that was killed leaves its own behind) is waited for.
+another process is at work on (a bench that was killed leaves its own behind) is waited for. A job is a process on this
+machine, or whatever a launcher makes of the command.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +23,7 @@ from engram.errors import ConfigError, EngramError
 from engram.evaluation.paper import paper_accuracy
 from engram.experiment.files import is_held
 from engram.experiment.folder import is_run, read_origin
+from engram.experiment.jobs import Job, Launcher, Process
 from engram.experiment.summary import Summary, summarise
 from engram.methods.registry import configure
 
@@ -46,7 +45,7 @@ class Cell:
     tries: int = 0
     error: str = ""
     summary: Summary | None = None
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    process: Job | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -107,16 +106,19 @@ def _plain(dataset: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(dataset).name)
 
 
-def share_out(cores: int, jobs: int | None) -> tuple[int, int]:
-    """Processes and threads for each. Without a wish, one thread each: that uses the cores best.
+def share_out(cores: Sequence[int], jobs: int | None) -> tuple[int, int]:
+    """Processes and threads for each, from every machine's cores. Without a wish, one thread each: that uses them best.
 
-    >>> share_out(8, None), share_out(8, 3), share_out(2, 4)
+    >>> share_out([8], None), share_out([8], 3), share_out([2], 4)
     ((8, 1), (3, 2), (4, 1))
+    >>> share_out([4, 4], 3)  # the threads of a process are on one machine
+    (3, 2)
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs} must be 1 or more")
-    jobs = jobs or cores
-    return jobs, max(1, cores // jobs)
+    jobs = jobs or max(1, sum(cores))
+    enough = (n for n in range(1, max(cores, default=0) + 1) if sum(own // n for own in cores) >= jobs)
+    return jobs, max(enough, default=1)
 
 
 class Stopped(Exception):
@@ -124,7 +126,11 @@ class Stopped(Exception):
 
 
 def bench(
-    plan: Plan, *, show: Callable[[Sequence[Cell]], None], asked: Callable[[], bool] = lambda: False
+    plan: Plan,
+    *,
+    show: Callable[[Sequence[Cell]], None],
+    asked: Callable[[], bool] = lambda: False,
+    start: Launcher = Process,
 ) -> list[Cell]:
     """Run every cell that is not done. A run that fails does not stop the others."""
     cells = plan.cells()
@@ -145,7 +151,8 @@ def bench(
             waiting = [cell for cell in cells if cell.status == "waiting"]
             free = plan.jobs - sum(cell.status in ("running", "elsewhere") for cell in cells)
             for cell in waiting[: max(free, 0)]:
-                _start(cell, plan)
+                cell.process = start(plan.command(cell), cell.log, plan.threads)
+                cell.status, cell.tries = "running", cell.tries + 1
             show(cells)
             if not any(cell.status in ("running", "elsewhere", "waiting") for cell in cells):
                 return cells
@@ -188,21 +195,6 @@ def _look_elsewhere(cell: Cell) -> None:
         cell.status = "done" if cell.summary is not None and cell.summary.done else "waiting"
 
 
-def _start(cell: Cell, plan: Plan) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(plan.threads), "MKL_NUM_THREADS": str(plan.threads)}
-    with cell.log.open("wb") as log:
-        # a group of its own: Ctrl-C reaches the bench, and the bench tells its runs
-        cell.process = subprocess.Popen(
-            plan.command(cell),
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-    cell.status, cell.tries = "running", cell.tries + 1
-
-
 def _watch(cell: Cell, tries: int) -> None:
     assert cell.process is not None
     code = cell.process.poll()
@@ -223,7 +215,7 @@ def _stop(cells: Iterable[Cell]) -> None:
     running = [cell for cell in cells if cell.process is not None]
     for cell in running:
         assert cell.process is not None
-        cell.process.send_signal(signal.SIGINT)
+        cell.process.interrupt()
     for cell in running:
         assert cell.process is not None
         cell.process.wait()
