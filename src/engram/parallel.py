@@ -70,9 +70,9 @@ def world() -> World:
 def joined(device: torch.device, seconds: float) -> Iterator[World]:
     """Compute with the processes that torchrun started, none of which waits longer than `seconds` for another.
 
-    Nobody gets in before all are there.
+    Nobody gets in before all are there. Whoever has joined already stays as they are.
     """
-    if not launched().many:
+    if world().many or not launched().many:
         yield world()
         return
     # words between processes go over gloo on any device: nobody waits for a GPU to say whether to stop

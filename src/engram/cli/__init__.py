@@ -185,6 +185,8 @@ def call(words: list[str] | None = None) -> int:
         if chosen.command is None:
             parser.print_help()
             return 0
+        if chosen.command != "run" and "TORCHELASTIC_RUN_ID" in os.environ:
+            raise ConfigError(f"torchrun is for `engram run` alone; call `engram {chosen.command}` without it")
         return int(chosen.act(chosen) or 0)
     except EngramError as error:
         print(f"engram: {error}", file=sys.stderr)

@@ -46,11 +46,11 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 @contextmanager
-def signals_set(stop: Stop) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the run to save and stop; a second one does not wait."""
+def signals_set(stop: Stop, *, patient: bool = False) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks the run to save and stop; a second one does not wait, unless `patient`."""
 
     def ask(number: int, frame: object) -> None:
-        if stop.asked:
+        if stop.asked and not patient:
             raise KeyboardInterrupt
         stop.asked = True
 
