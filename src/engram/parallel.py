@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -108,7 +109,7 @@ class _Total(torch.autograd.Function):
         return _add_up(x.clone())
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return _add_up(gradient.clone(memory_format=torch.contiguous_format))
 
 
@@ -122,7 +123,7 @@ def backward(loss: Tensor, parameters: Iterable[Tensor], *, rows: int) -> None:
     torch.autograd.backward(loss * (here.rows(rows) / rows))
     gradients = [p.grad for p in parameters if p.grad is not None]
     flat = _add_up(torch.cat([gradient.flatten() for gradient in gradients]))
-    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+    for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
 
 
@@ -163,8 +164,9 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        here, (reason, *_) = launched(), str(error).strip().splitlines() or [type(error).__name__]
+        # "[file.cc:1] Read error [address]:1: Connection reset by peer. Advice …" -> what happened
+        reason = re.sub(r"\s*\[[^]]*\](:\d+)?", "", str(error)).strip().split(". ")[0].splitlines()
         raise LostError(
-            f"process {here.rank} of {here.size} has lost another one ({reason.strip()}); the last good checkpoint is "
-            "kept: go on with --resume, on any number of processes"
+            f"process {launched().rank} of {launched().size} has lost another one ({''.join(reason[:1])}); "
+            "the last good checkpoint is kept: go on with --resume, on any number of processes"
         ) from error

@@ -27,7 +27,7 @@ def do_run(chosen: argparse.Namespace) -> int:
     folder = chosen.out or default_folder(request.config())
     out = console()
     stop, here = Stop(), parallel.launched()
-    with signals_set(stop, patient=here.many):  # torchrun may pass on a signal that has come already
+    with signals_set(stop, patient=here.many):
         try:
             run(
                 request,

@@ -143,7 +143,7 @@ class Gan:
             for group in optimiser.param_groups:
                 group["lr"] = rate
         size, batches = len(columns), [columns] if others is None else [columns, others]
-        noise = torch.randn(size * len(batches), settings.noise, generator=draws).split(size)
+        noise = torch.split(torch.randn(size * len(batches), settings.noise, generator=draws), size)
         z = torch.cat([parallel.own(some) for some in noise]).to(device)
         columns = torch.cat([parallel.own(some) for some in batches]).to(device)
         u = parallel.own(torch.rand(size, generator=draws))
