@@ -146,7 +146,7 @@ def test_two_processes_take_the_step_of_one(runs: Path, name: str) -> None:
     for path, gradient in known.items():
         away = float((found[path] - gradient).abs().max())
         assert away <= 1e-4 * float(gradient.abs().max()) + 1e-6 * largest, path
-    torch.testing.assert_close(losses(two), losses(one), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(losses(two), losses(one), rtol=1e-4, atol=1e-5)
 
 
 def losses(tree: Any) -> dict[str, torch.Tensor]:
@@ -228,10 +228,8 @@ def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[int, i
         time.sleep(0.02)
     ids = {}
     for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        told = dict(
-            line.split("=", 1) for line in Path(f"/proc/{child}/environ").read_text().split("\0") if "=" in line
-        )
-        ids[int(told["RANK"])] = int(child)
+        (rank,) = re.findall("\0RANK=(\\d+)\0", Path(f"/proc/{child}/environ").read_text())
+        ids[int(rank)] = int(child)
     yield process, ids, folder
     process.kill()
     process.communicate()

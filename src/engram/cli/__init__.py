@@ -1,6 +1,6 @@
 """The `engram` command: reads the words, calls the library, prints, and turns errors into exit codes.
 
-    0 done · 1 a check failed, or training diverged · 2 a user's mistake · 130 interrupted
+    0 done · 1 a check failed, training diverged, or a process of the run was lost · 2 a user's mistake · 130 interrupted
 
 torch takes seconds to import, so everything that needs it is imported where it is used.
 """
