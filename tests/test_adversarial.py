@@ -23,7 +23,7 @@ def test_the_penalty_and_its_gradients_are_those_of_double_differentiation(
     found = []
     for slope in (critic.slope, slope_of(lambda x: critic(x)[0])):
         critic.zero_grad()
-        penalty = gradient_penalty(slope, real, fake, generator=generator(0, "line"))
+        penalty = gradient_penalty(slope, real, fake, u=torch.rand(5, generator=generator(0, "line")))
         torch.autograd.backward(penalty)
         weights = [p for name, p in critic.named_parameters() if name.endswith("weight") and "classes" not in name]
         assert len(weights) == (4 if network == "dcgan" else 11)

@@ -16,6 +16,7 @@ ROOMS = [
     "errors",
     "config",
     "seeding",
+    "parallel",
     "plastic",
     "data",
     "nets",

@@ -91,9 +91,11 @@ class RuntimeConfig:
     device: str = "auto"
     """`auto` (CUDA, then MPS, then CPU), `cpu`, `cuda`, `cuda:1`, `mps`."""
     threads: int = 0
-    """CPU threads; 0 takes one per core that this process may use."""
+    """CPU threads; 0 takes one per core that this process may use, or its share of them beside others of its run."""
     checkpoint_seconds: float = 10.0
     """Save at the end of an epoch when this much time has passed since the last save; always after a task."""
+    wait_seconds: float = 60.0
+    """How long the processes of one run (torchrun) wait for each other before they give up."""
 
     def __post_init__(self) -> None:
         kind, _, number = self.device.partition(":")
@@ -101,6 +103,7 @@ class RuntimeConfig:
         demand(fits, "runtime.device", self.device, "auto, cpu, cuda, cuda:N or mps")
         demand(self.threads >= 0, "runtime.threads", self.threads, "0 (all cores) or more")
         demand(self.checkpoint_seconds >= 0, "runtime.checkpoint_seconds", self.checkpoint_seconds, "0 or more")
+        demand(self.wait_seconds > 0, "runtime.wait_seconds", self.wait_seconds, "above 0")
 
 
 @dataclass(frozen=True)

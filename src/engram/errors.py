@@ -5,7 +5,8 @@ EngramError              exit code 2: one line that names the value and the reme
 ├── DataError            files that are missing, broken or not what they claim to be
 ├── StrictnessError      somebody reached for data that the protocol has closed
 ├── RunError             a run folder that cannot be used, written or resumed
-└── DivergedError        exit code 1: a loss is no longer finite
+├── DivergedError        exit code 1: a loss is no longer finite
+└── LostError            exit code 1: another process of the run is gone
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ class RunError(EngramError):
 
 class DivergedError(EngramError):
     """Training left the finite numbers; the last good checkpoint is kept."""
+
+    exit_code = 1
+
+
+class LostError(EngramError):
+    """Another process of the same run is gone, or silent for too long; the last good checkpoint is kept."""
 
     exit_code = 1
 

@@ -1,6 +1,6 @@
 """The `engram` command: reads the words, calls the library, prints, and turns errors into exit codes.
 
-    0 done · 1 a check failed, or training diverged · 2 a user's mistake · 130 interrupted
+    0 done · 1 a check failed, training diverged, a process was lost · 2 a user's mistake · 130 interrupted
 
 torch takes seconds to import, so everything that needs it is imported where it is used.
 """
@@ -176,7 +176,17 @@ def build_parser() -> Parser:
 
 def main(words: list[str] | None = None) -> NoReturn:
     """The entry point."""
-    sys.exit(call(words))
+    code = call(words)
+    if _under_torchrun():
+        # at once: threads of the process group may still let go of tensors, and abort where Python is going down
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def call(words: list[str] | None = None) -> int:
@@ -192,6 +202,8 @@ def call(words: list[str] | None = None) -> int:
         if chosen.command is None:
             parser.print_help()
             return 0
+        if chosen.command != "run" and _under_torchrun():
+            raise ConfigError(f"torchrun is for `engram run` alone; call `engram {chosen.command}` without it")
         return int(chosen.act(chosen) or 0)
     except EngramError as error:
         print(f"engram: {error}", file=sys.stderr)

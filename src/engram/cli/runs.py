@@ -11,6 +11,7 @@ from engram.errors import ConfigError
 
 def do_run(chosen: argparse.Namespace) -> int:
     settings = dict(parse_setting(text) for text in chosen.set)
+    from engram import parallel
     from engram.experiment.progress import Watch, accuracy_table
     from engram.experiment.records import read_records
     from engram.experiment.run import Interrupted, Request, Stop, default_folder, run
@@ -25,8 +26,8 @@ def do_run(chosen: argparse.Namespace) -> int:
     )
     folder = chosen.out or default_folder(request.config())
     out = console()
-    stop = Stop()
-    with signals_set(stop):
+    stop, here = Stop(), parallel.launched()
+    with signals_set(stop, patient=here.many):
         try:
             run(
                 request,
@@ -37,9 +38,13 @@ def do_run(chosen: argparse.Namespace) -> int:
                 stop=stop,
             )
         except Interrupted:
+            if here.rank:
+                return 130
             tensorboard = " --tensorboard" if chosen.tensorboard else ""
             print(f"saved; go on with: engram run --resume --out {shlex.quote(str(folder))}{tensorboard}")
             return 130
+    if here.rank:
+        return 0
     out.print()
     out.print(accuracy_table(list(read_records(folder))))
     print(f"\nrun folder: {folder}")

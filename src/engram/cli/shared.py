@@ -46,11 +46,15 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 @contextmanager
-def signals_set(stop: Stop) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the run to save and stop; a second one does not wait."""
+def signals_set(stop: Stop, *, patient: bool = False) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks the run to save and stop; a second one does not wait.
+
+    `patient`, for one of several processes, which ends afterwards: torchrun sends signals of its own to those that are
+    left, up to their last moment.
+    """
 
     def ask(number: int, frame: object) -> None:
-        if stop.asked:
+        if stop.asked and not patient:
             raise KeyboardInterrupt
         stop.asked = True
 
@@ -59,4 +63,4 @@ def signals_set(stop: Stop) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if patient else handler)

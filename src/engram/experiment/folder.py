@@ -24,6 +24,7 @@ from typing import Any
 import filelock
 import torch
 
+from engram import parallel
 from engram.config import Config, as_dict, from_dict
 from engram.data.datasets import Dataset
 from engram.errors import EngramError, RunError
@@ -113,7 +114,7 @@ def note_environment(folder: Path, device: torch.device) -> list[str]:
     return [
         f"{key}: {starts[0].get(key)} -> {value}"
         for key, value in here.items()
-        if starts and starts[0].get(key) != value
+        if starts and starts[0].get(key, value) != value
     ]
 
 
@@ -129,6 +130,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": parallel.world().size,
         "device": _device_name(device),
         "versions": versions,
         "commit": _commit(),

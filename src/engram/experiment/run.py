@@ -5,6 +5,8 @@
 A run can be killed at any moment and resumed: the checkpoint holds the learner's whole state, the place in the stream
 and the length of the records; every random draw is named by its place (seeding.py). So the resumed run ends with the
 same bits, and the same records but for `timing`, as one that was never stopped.
+
+Several processes (parallel.py) all do everything alike, evaluation too, but only the first writes and shows anything.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from engram.config import Config, RuntimeConfig, compose, differences
+from engram import parallel
+from engram.config import Config, RuntimeConfig, compose, demand, differences
 from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError, DivergedError, RunError
@@ -43,7 +46,7 @@ from engram.experiment.folder import (
 )
 from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display, Quiet
-from engram.experiment.records import RecordWriter, read_records
+from engram.experiment.records import RecordWriter, Unwritten, read_records
 from engram.methods.learner import Clock, Learner, Surroundings
 from engram.methods.registry import configure, find_method
 from engram.seeding import generator
@@ -123,6 +126,7 @@ def run(
     else:
         demand_blank(folder)
         known, config = None, request.config()
+    _demand_rows(config, parallel.launched().size)
     device = prepare(config.runtime)
     dataset = load(config.dataset, holdout=config.stream.holdout)
     origin = Origin(config, describe_data(dataset))
@@ -142,14 +146,19 @@ def run(
         order_seed=config.order_seed if config.stream.order is None else None,
         cumulative=chosen.given_all_data,
     )
-    board: Board | NoBoard = Board(folder) if tensorboard else NoBoard()
-    with occupied(folder):
-        if known is None:
-            demand_blank(folder)
-            write_origin(folder, origin)
-        experiment = _Experiment(folder, config, learner, display or Quiet(), board, stop or Stop())
-        offset = experiment.restore()  # refuses a damaged checkpoint before anything is written
-        experiment.go(dataset, stream, offset, note_environment(folder, device))
+    with parallel.joined(device, config.runtime.wait_seconds) as world:
+        if world.rank:
+            experiment = _Experiment(folder, config, learner, Quiet(), NoBoard(), stop or Stop())
+            experiment.go(dataset, stream, experiment.restore(), [])
+            return folder
+        board: Board | NoBoard = Board(folder) if tensorboard else NoBoard()
+        with occupied(folder):
+            if known is None:
+                demand_blank(folder)
+                write_origin(folder, origin)
+            experiment = _Experiment(folder, config, learner, display or Quiet(), board, stop or Stop())
+            offset = experiment.restore()  # refuses a damaged checkpoint before anything is written
+            experiment.go(dataset, stream, offset, note_environment(folder, device))
     return folder
 
 
@@ -173,7 +182,8 @@ class _Experiment:
         self.folder, self.config, self.learner = folder, config, learner
         self.display, self.board, self.stop = display, board, stop
         self.method = find_method(config.method)
-        self.records: RecordWriter
+        self.writes = parallel.world().rank == 0
+        self.records: RecordWriter | Unwritten
         self.task = 0
         """Number of tasks that are done."""
         self.epoch_number = 0
@@ -189,11 +199,14 @@ class _Experiment:
     def go(self, dataset: Dataset, stream: ClassStream, offset: int, differing: list[str]) -> None:
         """All tasks that are not done yet. `offset`: how long the records were at the last checkpoint."""
         stream.skip_to(self.task)
-        self.records = RecordWriter(self.folder, offset)
+        if parallel.world().many:  # and nobody writes before all have read the checkpoint
+            self._demand_same(checkpoint.fingerprint(self.learner.state()), "at the start: do all see the same folder?")
+        self.records = RecordWriter(self.folder, offset) if self.writes else Unwritten()
         with contextlib.closing(self.records), contextlib.closing(self.board), self.display:
             if offset == 0:
                 self._record_run(dataset, stream)
                 self._save()
+            parallel.anybody(False)  # the records are cut back before others read them
             evaluations = [r for r in read_records(self.folder) if r["kind"] == "evaluation"]
             self.board.replay(read_records(self.folder))
             self.display.begin(self.config, stream.sizes, self.task, evaluations, differing)
@@ -230,7 +243,9 @@ class _Experiment:
             names = [dataset.class_names[c] for c in task.seen]
             self._note("quality", task=task.index, classes=names, **quality.as_record())
             self._show_drawings(self.learner, len(task.seen))
-        self._note("task", task=task.index, state=checkpoint.fingerprint(self.learner.state()))
+        state = checkpoint.fingerprint(self.learner.state())
+        self._demand_same(state, f"after task {task.index + 1}; the last good checkpoint is kept")
+        self._note("task", task=task.index, state=state)
         seconds = self.seconds + learned - self.began
         self._note(
             "timing",
@@ -244,7 +259,7 @@ class _Experiment:
         self.began = time.monotonic()
         self._save()
         self.display.done(record, seconds)
-        if self.stop.asked and self.task < len(sizes):
+        if parallel.anybody(self.stop.asked) and self.task < len(sizes):
             raise Interrupted
 
     # the learner's observer
@@ -253,10 +268,9 @@ class _Experiment:
         """A batch is done: a moment at which the run can be saved and stopped."""
         self.stamps.append(time.monotonic())
         self.display.batch(clock)
-        if self.stop.asked:
+        if parallel.anybody(self.stop.asked):
             _demand_finite(clock.means(), self.task, clock.epoch)
-            self._save()
-            raise Interrupted
+            self._leave()
 
     def epoch(self, losses: Mapping[str, float]) -> None:
         """An epoch is done: record it, and save now and then."""
@@ -267,14 +281,23 @@ class _Experiment:
         self.step_seconds.append(round((self.stamps[-1] - self.stamps[0]) / steps, 6) if steps > 0 else None)
         self.stamps = []
         self.display.epoch(record)
-        if self.stop.asked or time.monotonic() - self.saved_at >= self.config.runtime.checkpoint_seconds:
+        if parallel.anybody(self.stop.asked):
+            self._leave()
+        if time.monotonic() - self.saved_at >= self.config.runtime.checkpoint_seconds:
             self._save()
-        if self.stop.asked:
-            raise Interrupted
 
     def note(self, kind: str, **facts: Any) -> None:
         """A fact of the learner's own."""
         self._note(kind, task=self.task, **facts)
+
+    def _leave(self) -> NoReturn:
+        self._save()
+        parallel.anybody(False)  # torchrun ends all others when one has gone: not before the run is saved
+        raise Interrupted
+
+    def _demand_same(self, digest: str, when: str) -> None:
+        if not parallel.same_everywhere(digest):
+            raise RunError(f"the processes of this run do not hold the same state {when}")
 
     # what is written
 
@@ -285,6 +308,8 @@ class _Experiment:
 
     def _show_drawings(self, learner: Draws, classes: int) -> None:
         """The same drawings after every task, as a picture: whoever never forgets adds rows and changes none."""
+        if not self.writes:
+            return
         images = learner.sample(range(classes), PER_CLASS, generator=generator(self.config.seed, "drawings"))
         picture = sheet(images, PER_CLASS)
         with explained(self.folder / DRAWINGS):
@@ -307,6 +332,8 @@ class _Experiment:
         )
 
     def _save(self) -> None:
+        if not self.writes:
+            return
         now = time.monotonic()
         meta = {
             "task": self.task,
@@ -358,15 +385,27 @@ def _demand_finite(losses: Mapping[str, float], task: int, epoch: int) -> None:
             )
 
 
+def _demand_rows(config: Config, processes: int) -> None:
+    """A row of every batch for each process."""
+    sizes = {"training.batch_size": config.training.batch_size}
+    if (size := getattr(config.method_settings, "batch_size", None)) is not None:
+        sizes["method.batch_size"] = size
+    for name, size in sizes.items():
+        demand(size >= processes, name, size, f"{processes} or more, one for each process")
+
+
 def prepare(runtime: RuntimeConfig) -> torch.device:
     """Choose the device and make torch compute the same bits every time."""
-    torch.set_num_threads(runtime.threads or available_cores())
+    here = parallel.launched()
+    torch.set_num_threads(runtime.threads or max(1, available_cores() // here.local_size))
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     wanted = runtime.device
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if here.many and wanted == "cuda":
+        wanted = f"cuda:{here.local_rank}"
     device = torch.device(wanted)
     try:
         torch.zeros(1, device=device)

@@ -69,12 +69,12 @@ def critic_terms(
     *,
     targets: Tensor | None = None,
     replay: tuple[Tensor, Tensor] | None = None,
-    penalty: bool,
-    generator: torch.Generator,
+    u: Tensor | None,
 ) -> CriticTerms:
     """Real, fake and replayed images in one pass.
 
-    The class term, where `targets` of the real images are given, is over real and replayed ones (images, targets).
+    The class term, where `targets` of the real images are given, is over real and replayed ones (images, targets). `u`:
+    where on the lines from fakes to real images the penalty is taken; None for none.
     """
     old, old_targets = replay if replay is not None else (real[:0], None)
     scores, classes = critic(torch.cat([real, fake, old]))
@@ -87,7 +87,7 @@ def critic_terms(
         class_term = F.cross_entropy(answers, truth)
     return CriticTerms(
         adversarial=critic_loss(scores[:count], scores[count : 2 * count]),
-        penalty=gradient_penalty(critic.slope, real, fake, generator=generator) if penalty else None,
+        penalty=None if u is None else gradient_penalty(critic.slope, real, fake, u=u),
         classes=class_term,
     )
 

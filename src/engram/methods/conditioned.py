@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -32,7 +32,7 @@ class Conditioned(ABC):
         """Room for the task's classes."""
 
     @abstractmethod
-    def step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+    def step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         """One step of the GAN; its losses."""
 
     @abstractmethod

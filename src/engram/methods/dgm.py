@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from engram import parallel
 from engram.data.stream import Task
 from engram.memory.exemplars import herd, pick
 from engram.memory.generative import (
@@ -125,7 +126,7 @@ class DGM:
 
     # ---------------------------------------------------------------- imprint, consolidate, grow
 
-    def _imprint_step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+    def _imprint_step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         assert self.imprint is not None
         return self.imprint.step(task, epoch, batch, self._past(task, epoch, batch) if self.shared else None)
 
@@ -186,8 +187,8 @@ class DGM:
             order = torch.randperm(len(images), generator=generator(self.around.seed, "pool", task.index, epoch))
             self.pool = epoch, (images[order], targets[order])
         some = slice(batch * size, (batch + 1) * size)
-        images, targets = self.pool[1]
-        return normalise(images[some].to(self.around.device)), targets[some].to(self.around.device)
+        images, targets = (parallel.own(whole[some]) for whole in self.pool[1])
+        return normalise(images.to(self.around.device)), targets.to(self.around.device)
 
     def _draw(self, column: int, count: int, draws: torch.Generator) -> Tensor:
         return sample(self.nets[column], count, generator=draws)

@@ -7,6 +7,7 @@ solver      learns the task's images and those drawings, which its predecessor l
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
@@ -63,7 +64,7 @@ class DGR:
     def scores(self, images: Tensor) -> Tensor:
         return self.solver.scores(images)
 
-    def _gan_step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+    def _gan_step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         seed, size = self.around.seed, self.settings.batch_size
         if self.pool is None or self.pool[0] != epoch:
             examples = self._examples(task, "mix", epoch, total=size * self.clock.batches)

@@ -8,6 +8,7 @@ from generated images, as DGM's does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -59,7 +60,7 @@ class EWCM(Conditioned):
         self._consolidate(task)
         return {"importance": 4 * sum(v.numel() for noted in (self.anchor, self.importance) for v in noted.values())}
 
-    def step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+    def step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         draws = generator(self.around.seed, "gan", task.index, epoch, batch)
         rows = self.gan.pick(task, self.settings.batch_size, generator=draws)
         columns = task.targets[rows]

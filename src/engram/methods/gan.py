@@ -6,13 +6,14 @@ The critic and its steps are those of DGM (adversarial.py); the generator has a 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from engram import parallel
 from engram.config import demand
 from engram.data.stream import Task
 from engram.methods.adversarial import Critic, critic_terms, generator_terms
@@ -126,35 +127,37 @@ class Gan:
         *,
         share: float,
         draws: torch.Generator,
-        judged: slice = slice(None),
-        extra: Callable[[Tensor, Tensor], Tensor] | None = None,
+        others: Tensor | None = None,
+        extra: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
         edit: Callable[[], None] | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> Mapping[str, Tensor]:
         """One step of critic and generator, on one batch of fakes of the classes `columns`.
 
         real (B, C, H, W) uint8; `targets`: their classes for the critic, or None for no class term. `share` of the task
-        is done. `judged`: which of the fakes the critic sees; `extra(z, fakes)` is added to the generator's loss;
-        `edit` may change the generator's gradients before its step.
+        is done. `others`: classes of as many more fakes, which the critic does not see; `extra(z, classes, fakes)` of
+        these is added to the generator's loss. `edit` may change the generator's gradients before its step.
         """
         settings, device = self.settings, self.around.device
         rate = settings.learning_rate * min(1.0, 2 * (1 - share))
         for optimiser in self.optimisers.values():
             for group in optimiser.param_groups:
                 group["lr"] = rate
-        z = torch.randn(len(columns), settings.noise, generator=draws).to(device)
-        columns = columns.to(device)
+        size, batches = len(columns), [columns] if others is None else [columns, others]
+        noise = torch.split(torch.randn(size * len(batches), settings.noise, generator=draws), size)
+        z = torch.cat([parallel.own(some) for some in noise]).to(device)
+        columns = torch.cat([parallel.own(some) for some in batches]).to(device)
+        u = parallel.own(torch.rand(size, generator=draws))
         all_fakes = self.generator(z, columns)
-        fake = all_fakes[judged]
-        targets = targets.to(device) if targets is not None else None
-        terms = critic_terms(
-            self.critic, normalise(real.to(device)), fake.detach(), targets=targets, penalty=True, generator=draws
-        )
+        real = normalise(parallel.own(real).to(device))
+        fake, rest = all_fakes[: len(real)], slice(len(real), None)
+        targets = parallel.own(targets).to(device) if targets is not None else None
+        terms = critic_terms(self.critic, real, fake.detach(), targets=targets, u=u)
         assert terms.penalty is not None
         loss = terms.adversarial + settings.lambda_gp * terms.penalty
         if terms.classes is not None:
             loss = loss + terms.classes
         self.optimisers["critic"].zero_grad()
-        torch.autograd.backward(loss)
+        parallel.backward(loss, self.critic.parameters(), rows=size)
         self.optimisers["critic"].step()
 
         adversarial, aux = generator_terms(self.critic, fake, targets)
@@ -164,17 +167,17 @@ class Gan:
             loss = loss + settings.lambda_aux * aux
             losses["class"] = aux
         if extra is not None:
-            losses["extra"] = extra(z, all_fakes)
+            losses["extra"] = extra(z[rest], columns[rest], all_fakes[rest])
             loss = loss + losses["extra"]
         self.optimisers["generator"].zero_grad()
-        torch.autograd.backward(loss)
+        parallel.backward(loss, self.generator.parameters(), rows=size)
         if edit is not None:
             edit()
         self.optimisers["generator"].step()
         with torch.no_grad():
             for mean, now in zip(self.averaged, self.generator.parameters() if self.averaged else [], strict=True):
                 mean.lerp_(now, 1 - settings.average)
-        return losses
+        return parallel.mean(losses, rows=size)
 
     @torch.no_grad()
     def finish(self, task: int, mix: Tensor, *, group: int) -> None:

@@ -10,11 +10,12 @@ task, so a closed gradient is a closed weight, to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from engram import parallel
 from engram.data.stream import Task
 from engram.errors import DivergedError
 from engram.methods.adversarial import Critic, critic_terms, generator_terms
@@ -69,18 +70,19 @@ class Imprint:
         """How many epochs the first movement has."""
         return max(1, round(self.settings.masking * self.settings.epochs))
 
-    def step(self, task: Task, epoch: int, batch: int, replay: Examples | None = None) -> dict[str, Tensor]:
+    def step(self, task: Task, epoch: int, batch: int, replay: Examples | None = None) -> Mapping[str, Tensor]:
         """One step of critic and generator, on one batch of fakes. `replay`: normalised images and their columns."""
-        settings, device = self.settings, self.around.device
+        settings, device, size = self.settings, self.around.device, self.settings.batch_size
         draws = generator(self.around.seed, "gan", task.index, epoch, batch)
         if self.odds is None:
             self.odds = odds(task.images, task.targets, settings.rare)
-        rows = draw_rows(self.odds, settings.batch_size, generator=draws)
+        rows = parallel.own(draw_rows(self.odds, size, generator=draws))
         real = normalise(task.images[rows].to(device))
         columns = task.targets[rows].to(device)
         classes = columns - task.columns[0]  # within the task
         targets = columns if self.known == len(task.seen) else classes
-        z = torch.randn(settings.batch_size, settings.noise, generator=draws).to(device)
+        z = parallel.own(torch.randn(size, settings.noise, generator=draws)).to(device)
+        u = parallel.own(torch.rand(size, generator=draws)) if batch % settings.penalty_every == 0 else None
 
         if epoch >= self.mask_epochs and not self.fixed:
             self.fix_masks(task.index)
@@ -103,8 +105,7 @@ class Imprint:
             fake.detach(),
             targets=targets if self.known > 1 else None,
             replay=replay,
-            penalty=batch % settings.penalty_every == 0,
-            generator=draws,
+            u=u,
         )
         loss = terms.adversarial
         if terms.penalty is not None:
@@ -112,7 +113,7 @@ class Imprint:
         if terms.classes is not None:
             loss = loss + terms.classes
         self.optimisers["critic"].zero_grad()
-        torch.autograd.backward(loss)
+        parallel.backward(loss, self.critic.parameters(), rows=size)
         self.optimisers["critic"].step()
 
         adversarial, aux = generator_terms(self.critic, fake, targets if len(task.classes) > 1 else None)
@@ -125,9 +126,9 @@ class Imprint:
             losses["sparsity"] = sparsity(zip(masks, [layer.reserved for layer in self.net.plastic], strict=True))
             loss = loss + self.pressure * losses["sparsity"]
         self.optimisers["generator"].zero_grad()
-        torch.autograd.backward(loss)
+        parallel.backward(loss, self.net.parameters(), rows=size)
         self._generator_step(s, s_max_i)
-        return losses
+        return parallel.mean(losses, rows=size)
 
     def _generator_step(self, s: float, s_max_i: float) -> None:
         """Compensate, gate, step, clamp; then the moving average."""

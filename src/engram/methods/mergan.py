@@ -9,6 +9,7 @@ The solver learns every class from generated images, as DGM's does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -51,7 +52,7 @@ class MeRGAN(Conditioned):
         known = len(task.seen) if self.form == "replay" else len(task.classes)
         self.gan.begin(task.index, new=len(task.classes), group=0, known=known)
 
-    def step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+    def step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         return (self._replay_step if self.form == "replay" else self._alignment_step)(task, epoch, batch)
 
     def end(self, task: Task) -> dict[str, int]:
@@ -59,7 +60,7 @@ class MeRGAN(Conditioned):
         self.pool = None
         return {}
 
-    def _replay_step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+    def _replay_step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         """Real images of the task and replayed ones of every class before, evenly."""
         seed, size = self.around.seed, self.settings.batch_size
         draws = generator(seed, "gan", task.index, epoch, batch)
@@ -83,30 +84,29 @@ class MeRGAN(Conditioned):
             images[past] = draw(self.gan.previous, targets[past], generator=draws)
         return images, targets
 
-    def _alignment_step(self, task: Task, epoch: int, batch: int) -> dict[str, Tensor]:
+    def _alignment_step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         """The critic sees the task's classes; the other half of the fakes are old classes, to be drawn as before."""
         size = self.settings.batch_size
         draws = generator(self.around.seed, "gan", task.index, epoch, batch)
         rows = self.gan.pick(task, size, generator=draws)
-        columns = own = task.targets[rows]
+        columns = task.targets[rows]
         previous = self.gan.previous
-        if previous is not None:
-            columns = torch.cat([own, torch.randint(task.columns[0], (size,), generator=draws)])
+        others = None if previous is None else torch.randint(task.columns[0], (size,), generator=draws)
 
-        def apart(z: Tensor, fakes: Tensor) -> Tensor:
+        def apart(z: Tensor, classes: Tensor, fakes: Tensor) -> Tensor:
             assert previous is not None
             with torch.no_grad():
-                before = previous(z[size:], columns[size:].to(z.device), settled=True)
+                before = previous(z, classes, settled=True)
             strength: float = self.around.settings.lambda_ra
-            return strength * F.mse_loss(fakes[size:], before)
+            return strength * F.mse_loss(fakes, before)
 
         return self.gan.step(
             task.images[rows],
-            own - task.columns[0] if len(task.classes) > 1 else None,
+            columns - task.columns[0] if len(task.classes) > 1 else None,
             columns,
             share=self.clock.share,
             draws=draws,
-            judged=slice(size),
+            others=others,
             extra=apart if previous is not None else None,
         )
 

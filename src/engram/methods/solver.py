@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from engram import parallel
 from engram.config import TrainingConfig
 from engram.methods.learner import Clock, Observer, State, Surroundings, tick
 from engram.nets.dcgan import GrowingHead, Trunk
@@ -70,7 +71,7 @@ class Solver:
         images = targets = order = torch.empty(0)
         ready = -1
 
-        def step(epoch: int, batch: int) -> dict[str, torch.Tensor]:
+        def step(epoch: int, batch: int) -> Mapping[str, torch.Tensor]:
             nonlocal images, targets, order, ready
             if ready != epoch:
                 images, targets = data(epoch)
@@ -87,19 +88,20 @@ class Solver:
                 if strong:
                     x = disturb(x, generator=draws)
             set_rate(self.optimiser, training, self.clock.share)
-            truth = targets[rows].to(device)
+            # shared out last: every process changes the whole batch in the same way
+            x, truth = parallel.own(x), parallel.own(targets[rows]).to(device)
             if loss is None:
                 value = F.cross_entropy(self.net(x), truth, label_smoothing=training.label_smoothing)
             else:
                 value = loss(x, self.net(x), truth)
             self.optimiser.zero_grad()
-            torch.autograd.backward(value)
+            parallel.backward(value, self.net.parameters(), rows=len(rows))
             if before_step is not None:
                 before_step()
             self.optimiser.step()
             if after_step is not None:
                 after_step()
-            return {"class": value}
+            return parallel.mean({"class": value}, rows=len(rows))
 
         self.net.train()
         tick(self.clock, step, observe)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engram.nets.generator import EPSILON
+from engram.nets.norm import batch_norm
 from engram.plastic.growth import dcgan_init
 from engram.plastic.wiring import Wiring
 
@@ -82,7 +83,7 @@ class ConditionalGenerator(nn.Module):
                 scale = scale / getattr(self, f"deviation{number}")[group]
                 shift = shift - getattr(self, f"mean{number}")[group] * scale
             else:
-                x = F.batch_norm(x, None, None, training=True, eps=EPSILON)
+                x = batch_norm(x, eps=EPSILON)
             active.append(F.relu(torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None])))
         return torch.tanh(self.wiring.head(active[-1], self.weights[-1], self.bias))
 

@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from engram.nets.norm import BatchNorm2d
+
 Norm = Literal["batch", "none"]
 
 LEAK = 0.2
@@ -39,7 +41,7 @@ class Trunk(nn.Module):
             nn.Conv2d(a, b, kernel_size=kernel, stride=2, padding=(kernel - 1) // 2, bias=norm == "none")
             for a, b in itertools.pairwise(widths)
         )
-        self.norms = nn.ModuleList(nn.BatchNorm2d(b) if norm == "batch" else nn.Identity() for b in widths[1:])
+        self.norms = nn.ModuleList(BatchNorm2d(b) if norm == "batch" else nn.Identity() for b in widths[1:])
         self.features = 4 * width * 4 * 4
         for convolution in self.convolutions:
             assert isinstance(convolution, nn.Conv2d)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from engram.nets.norm import batch_norm
 from engram.plastic.growth import dcgan_init
 from engram.plastic.layers import Plastic, PlasticConv2d, PlasticConvTranspose2d, mask_units
 from engram.plastic.masks import IN_AXIS, Layout, Variant
@@ -37,8 +38,8 @@ class ClassNorm(nn.Module):
         if units is not None:
             scale, shift = scale.index_select(1, units), shift.index_select(1, units)
         if len(scale) == 1:
-            return F.batch_norm(x, None, None, scale[0], shift[0], training=True, eps=EPSILON)
-        x = F.batch_norm(x, None, None, training=True, eps=EPSILON)
+            return batch_norm(x, scale[0], shift[0], eps=EPSILON)
+        x = batch_norm(x, eps=EPSILON)
         return torch.addcmul(shift[classes][:, :, None, None], x, scale[classes][:, :, None, None])
 
 

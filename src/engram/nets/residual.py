@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from engram.nets.norm import BatchNorm2d
 from engram.plastic.wiring import over_square
 
 
@@ -107,9 +108,9 @@ class SolverBlock(nn.Module):
         self.first = _bare(n_in, n_out, 3, stride, generator)
         self.second = _bare(n_out, n_out, 3, 1, generator)
         self.stride = stride
-        self.first_norm, self.second_norm = nn.BatchNorm2d(n_out), nn.BatchNorm2d(n_out)
+        self.first_norm, self.second_norm = BatchNorm2d(n_out), BatchNorm2d(n_out)
         self.short = (
-            nn.Sequential(_bare(n_in, n_out, 1, 1, generator), nn.BatchNorm2d(n_out))
+            nn.Sequential(_bare(n_in, n_out, 1, 1, generator), BatchNorm2d(n_out))
             if stride > 1 or n_in != n_out
             else nn.Identity()
         )
@@ -133,7 +134,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, channels: int, width: int, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.stem, self.norm = _bare(channels, width, 3, 1, generator), nn.BatchNorm2d(width)
+        self.stem, self.norm = _bare(channels, width, 3, 1, generator), BatchNorm2d(width)
         blocks, n_in = [], width
         for stage in range(4):
             n_out = width * 2**stage

@@ -69,16 +69,15 @@ def slope_of(critic: Callable[[Tensor], Tensor]) -> Slope:
     return slope
 
 
-def gradient_penalty(slope: Slope, real: Tensor, fake: Tensor, *, generator: torch.Generator) -> Tensor:
-    """E[(||grad_x D(x_hat)||_2 - 1)^2], x_hat uniform on the line from a fake to a real image (WGAN-GP).
+def gradient_penalty(slope: Slope, real: Tensor, fake: Tensor, *, u: Tensor) -> Tensor:
+    """E[(||grad_x D(x_hat)||_2 - 1)^2], x_hat on the line from a fake to a real image (WGAN-GP).
 
-    real, fake (B, ...). The critic behind `slope` must treat the images independently: batch normalisation in it would
-    mix their gradients. The result can be differentiated with respect to the critic's parameters; nothing flows back
-    into real or fake.
+    real, fake (B, ...); u (B,), uniform between 0 and 1, says where on the line. The critic behind `slope` must treat
+    the images independently: batch normalisation in it would mix their gradients. The result can be differentiated
+    with respect to the critic's parameters; nothing flows back into real or fake.
     """
     assert real.shape == fake.shape
-    u = torch.rand(real.shape[0], generator=generator, device=real.device, dtype=real.dtype)
-    u = u.reshape(-1, *[1] * (real.dim() - 1))
+    u = u.to(real).reshape(-1, *[1] * (real.dim() - 1))
     grad = slope(torch.lerp(fake.detach(), real.detach(), u))
     norm: Tensor = torch.linalg.vector_norm(grad.flatten(start_dim=1), dim=1)
     return (norm - 1).square().mean()

@@ -1,0 +1,65 @@
+"""Batch normalisation over the whole batch, also where several processes have a share of it each.
+
+With one process this is torch's own. Without gradients, nothing is shared out: every process sees the whole batch then.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from engram import parallel
+
+
+def batch_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float) -> Tensor:
+    """x (B, units, H, W) by the batch's own statistics, then times weight plus bias, each (units,)."""
+    if not _shared():
+        return F.batch_norm(x, None, None, weight, bias, training=True, eps=eps)
+    mean, variance, _ = _moments(x)
+    return _normalised(x, mean, variance, weight, bias, eps)
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """torch's, running statistics and all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not _shared():
+            return super().forward(x)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        mean, variance, count = _moments(x)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.to(x.dtype), self.momentum)
+            self.running_var.lerp_((variance * (count / (count - 1))).to(x.dtype), self.momentum)
+            self.num_batches_tracked.add_(1)
+        return _normalised(x, mean, variance, self.weight, self.bias, self.eps)
+
+
+def _shared() -> bool:
+    return torch.is_grad_enabled() and parallel.world().many
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance (units,) over all processes' rows and pixels, and how many these are."""
+    variance, mean = (part.double() for part in torch.var_mean(x, (0, 2, 3), correction=0))
+    count = x.numel() // x.shape[1]
+    # added up in float64, where the difference of squares is harmless
+    sums = parallel.total(torch.cat([count * mean, count * (variance + mean.square()), mean.new_tensor([count])]))
+    every = sums[-1].detach()
+    mean, square = sums[:-1].view(2, -1) / every
+    return mean, (square - mean.square()).clamp(min=0), every
+
+
+def _normalised(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    scale = (variance + eps).rsqrt()
+    if weight is not None:
+        scale = scale * weight
+    shift = -mean * scale
+    if bias is not None:
+        shift = shift + bias
+    return torch.addcmul(shift.to(x.dtype)[:, None, None], x, scale.to(x.dtype)[:, None, None])
