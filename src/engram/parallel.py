@@ -74,6 +74,7 @@ def joined(device: torch.device, seconds: float) -> Iterator[World]:
     Nobody gets in before all are there. Whoever has joined already stays as they are.
     """
     if world().many or not launched().many:
+        anybody(False)
         yield world()
         return
     # words between processes go over gloo on any device: nobody waits for a GPU to say whether to stop
