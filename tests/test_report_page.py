@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -251,13 +252,19 @@ def test_a_server_serves_the_report_and_nothing_else(tmp_path: Path) -> None:
 def test_serving_ends_with_ctrl_c(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", accuracy=[1.0], tasks=2)
     command = [sys.executable, "-m", "engram", "report", "--watch", str(run), "--serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores Ctrl-C
+    ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().split()[0]
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address, timeout=60) as answer:
             assert b"stopped; last" in answer.read()
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == "engram: interrupted\n"
