@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -268,3 +269,31 @@ def test_serving_ends_with_ctrl_c(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == "engram: interrupted\n"
+
+
+def test_watching_writes_anew_when_records_arrive(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", accuracy=[1.0], tasks=2)
+    page = tmp_path / "out" / "index.html"
+    command = [sys.executable, "-m", "engram", "report", "--watch", str(run), "--out", str(tmp_path / "out")]
+
+    def wait_for(text: bytes) -> None:
+        for _ in range(600):
+            if page.exists() and text in page.read_bytes():
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{text!r} never came")
+
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        try:
+            wait_for(b"1 of 2")
+            write_run(run, accuracy=[1.0, 0.9])
+            wait_for(b"2 of 2")
+        finally:
+            process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, b"engram: interrupted\n")
