@@ -36,3 +36,15 @@ def test_the_penalty_and_its_gradients_are_those_of_double_differentiation(
         torch.testing.assert_close(grad, known)
     biases = [p.grad for name, p in critic.named_parameters() if name.endswith("bias")]
     assert all(grad is None or not grad.any() for grad in biases)  # a slope does not change with height
+
+
+def test_a_critic_that_goes_on_judges_as_before_and_keeps_the_classes_it_is_told_to() -> None:
+    before = Critic(1, 3, width=4, kernel=4, generator=generator(0, "before"))
+    after = Critic(1, 5, width=4, kernel=4, generator=generator(0, "after"))
+    fresh = after.classes.weight.detach().clone()
+    images = torch.randn(4, 1, 32, 32, generator=generator(0, "images"))
+    assert not torch.allclose(after(images)[0], before(images)[0])
+    after.take_over(before, classes=2)
+    torch.testing.assert_close(after(images)[0], before(images)[0])
+    torch.testing.assert_close(after(images)[1][:, :2], before(images)[1][:, :2])
+    assert torch.equal(after.classes.weight[2:], fresh[2:])

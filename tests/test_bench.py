@@ -74,6 +74,10 @@ def test_runs_with_other_settings_are_not_taken_for_its_own(tmp_path: Path) -> N
     fewer = plan(tmp_path, ["finetune"], [0])
     (cell,) = bench(replace(fewer, threads=2), show=quiet)  # how it is computed may differ
     assert cell.tries == 0
+    slow = replace(plan(tmp_path, ["ewc"], [0], []), preset="mnist")
+    (cell,) = slow.cells()
+    assert slow.expected(cell).training.epochs == 1  # the preset's
+    assert slow.command(cell)[-4:-2] == ["--preset", "mnist"]
 
 
 def test_a_run_that_dies_is_tried_again(tmp_path: Path) -> None:
@@ -156,6 +160,7 @@ def bench_for(tmp_path: Path) -> None:
         (["--dataset", "nosuch"], "nosuch"),
         (["--set", "training.epochs=x"], "training.epochs"),
         (["--methods", ","], "--methods"),
+        (["--preset", "nosuch"], "nosuch"),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(

@@ -87,6 +87,7 @@ def build_parser() -> Parser:
     )
     bench.add_argument("--dataset", default="digits", metavar="D,E", help="data sets (default: digits)")
     bench.add_argument("--methods", default="all", metavar="A,B", help="names of methods, or all (default: all)")
+    bench.add_argument("--preset", default="auto", metavar="P", help="settings to start from (default: the data set's)")
     bench.add_argument("--seeds", default="0", metavar="0,1", help="training seeds (default: 0)")
     bench.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per core)")
     bench.add_argument(

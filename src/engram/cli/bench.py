@@ -23,12 +23,12 @@ def do_bench(chosen: argparse.Namespace) -> int:
 
     datasets, names, numbers = words(chosen.dataset, "--dataset"), methods(chosen.methods), seeds(chosen.seeds)
     settings = ["=".join(parse_setting(text)) for text in chosen.set]
-    check(datasets, names, settings)
+    check(datasets, names, settings, chosen.preset)
     cores = available_cores()
     here = nullcontext(Machines([cores], Process))
     with connected(chosen.ray, cores=cores) if chosen.ray else here as machines:
         jobs, threads = share_out(machines.cores, chosen.jobs)
-        plan = Plan(datasets, names, numbers, chosen.out, jobs, threads, settings)
+        plan = Plan(datasets, names, numbers, chosen.out, jobs, threads, settings, chosen.preset)
         return carry_out(plan, machines.start)
 
 
@@ -102,7 +102,7 @@ def seeds(text: str) -> list[int]:
     return found
 
 
-def check(datasets: Sequence[str], names: Sequence[str], settings: Sequence[str]) -> None:
+def check(datasets: Sequence[str], names: Sequence[str], settings: Sequence[str], preset: str) -> None:
     """Find mistakes before anything runs."""
     from engram.data.datasets import load
     from engram.methods.registry import configure
@@ -110,4 +110,5 @@ def check(datasets: Sequence[str], names: Sequence[str], settings: Sequence[str]
     for dataset in datasets:
         load(dataset)
         for name in names:
-            configure(dataset=dataset, method=name, settings=dict(parse_setting(text) for text in settings))
+            own = dict(parse_setting(text) for text in settings)
+            configure(dataset=dataset, method=name, preset=preset, settings=own)

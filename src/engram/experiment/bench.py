@@ -77,6 +77,7 @@ class Plan:
     """Per process: two that each spin on all cores are ten times slower than two that share them."""
     settings: Sequence[str] = ()
     """`group.field=value`, for all runs."""
+    preset: str = "auto"
     tries: int = 2
     """How often a run that fails is started, in one call."""
 
@@ -91,7 +92,7 @@ class Plan:
 
     def command(self, cell: Cell) -> list[str]:
         words = [sys.executable, "-m", "engram", "run", "--resume", "--out", str(cell.folder)]
-        words += ["--dataset", cell.dataset, "--method", cell.method, "--seed", str(cell.seed)]
+        words += ["--dataset", cell.dataset, "--method", cell.method, "--seed", str(cell.seed), "--preset", self.preset]
         for setting in (f"runtime.threads={self.threads}", *self.settings):
             words += ["--set", setting]
         return words
@@ -99,7 +100,9 @@ class Plan:
     def expected(self, cell: Cell) -> Config:
         """The configuration that its run is to have."""
         settings = dict(text.split("=", 1) for text in self.settings)
-        return configure(dataset=cell.dataset, method=cell.method, seed=cell.seed, settings=settings)
+        return configure(
+            dataset=cell.dataset, method=cell.method, preset=self.preset, seed=cell.seed, settings=settings
+        )
 
 
 def _plain(dataset: str) -> str:

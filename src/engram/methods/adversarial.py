@@ -48,6 +48,14 @@ class Critic(nn.Module):
         features = self.trunk(x)
         return self.score(features).squeeze(1), self.classes(features)
 
+    @torch.no_grad()
+    def take_over(self, other: Critic, *, classes: int) -> None:
+        """Go on from another critic: its trunk, its score, and what it knows of the first classes."""
+        self.trunk.load_state_dict(other.trunk.state_dict())
+        self.score.load_state_dict(other.score.state_dict())
+        self.classes.weight[:classes] = other.classes.weight[:classes]
+        self.classes.bias[:classes] = other.classes.bias[:classes]
+
     def slope(self, x: Tensor) -> Tensor:
         """The gradient of each image's score with respect to it, (B, C, 32, 32), differentiable in the weights."""
         return self.trunk.pull_back(x, self.score.weight.expand(len(x), -1))

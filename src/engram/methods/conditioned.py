@@ -48,7 +48,7 @@ class Conditioned(ABC):
             tick(self.clock, partial(self.step, task), observe)
             kept = self.end(task)
             self.clock, self.stage = Clock(), "solve"
-            observe.note("memory", bytes={"generator": self.gan.bytes, **kept})
+            observe.note("memory", bytes={**self.gan.bytes, **kept})
             self.rehearsal.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
         self.rehearsal.fit(self._draw, task=task.index, observe=observe)
         self.stage = "idle"

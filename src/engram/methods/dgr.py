@@ -2,21 +2,28 @@
 
 generator   learns a mix of the task's images and its predecessor's drawings, without classes
 solver      learns the task's images and those drawings, which its predecessor labels
+
+The generator is not told classes, so nothing holds it to drawing all of them alike: a class that it draws seldom would
+be drawn more seldom by every successor. Its drawings are therefore replayed evenly by their labels, and those whose
+label is least sure are left out. The authors leave the mixture open.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from engram.data.stream import Task
 from engram.methods.gan import GAN_SHARE, Gan, GanSettings, batch_of, draw, net_state
 from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
+from engram.methods.rarity import draw_rows
 from engram.methods.solver import Examples, Solver, normalise
 from engram.nets.conditional import ConditionalGenerator
 from engram.seeding import generator
@@ -53,7 +60,7 @@ class DGR:
             tick(self.clock, partial(self._gan_step, task), observe)
             self.gan.finish(task.index, torch.zeros(1, dtype=torch.int64), group=0)
             self.clock, self.pool, self.stage = Clock(), None, "solve"
-            observe.note("memory", bytes={"generator": self.gan.bytes})
+            observe.note("memory", bytes=self.gan.bytes)
             self.solver.begin(len(task.seen), task=task.index, images=self.settings.replay, start="warm")
             self.solver.clock.begins = GAN_SHARE
         if len(task.seen) > 1:  # a single class needs no solver
@@ -83,12 +90,23 @@ class DGR:
         images, targets = task.images[rows], task.targets[rows]
         if self.drawing is None or self.teacher is None:
             return images, targets
-        old = draw(self.drawing, torch.zeros(total - new, dtype=torch.int64), generator=draws)
+        old, labels = self._replay(total - new, draws)
+        return torch.cat([images, old]), torch.cat([targets, labels])
+
+    def _replay(self, count: int, draws: torch.Generator) -> Examples:
+        """The old generator's drawings with the old solver's labels, as many of each class as it still draws."""
+        assert self.drawing is not None
+        assert self.teacher is not None
+        more = math.ceil(count / self.settings.keep)
+        images = draw(self.drawing, torch.zeros(more, dtype=torch.int64), generator=draws)
         with torch.inference_mode():
-            labels = [
-                self.teacher(normalise(some.to(self.around.device))).argmax(1).cpu() for some in torch.split(old, 500)
+            answers = [
+                F.softmax(self.teacher(normalise(some.to(self.around.device))), 1).max(1)
+                for some in torch.split(images, 500)
             ]
-        return torch.cat([images, old]), torch.cat([targets, *labels])
+        sure, labels = (torch.cat([answer[part].cpu() for answer in answers]) for part in (0, 1))
+        rows = draw_rows(even_odds(labels, sure, self.settings.keep), count, generator=draws)
+        return images[rows], labels[rows]
 
     def state(self) -> State:
         state: State = {
@@ -114,6 +132,20 @@ class DGR:
             old.begin(self.known, task=0, images=1, start="warm")
             old.net.load_state_dict(state["teacher"]["net"])
             self.teacher, self.drawing = old.net.eval(), self.gan.net_of(state["drawing"])
+
+
+def even_odds(labels: Tensor, sure: Tensor, keep: float) -> Tensor:
+    """(N,) odds of drawings to be replayed: every label alike, of each the share `keep` that the solver is surest of.
+
+    >>> even_odds(torch.tensor([0, 0, 0, 0, 1]), torch.tensor([0.9, 0.6, 0.8, 0.7, 0.5]), 0.5).tolist()
+    [0.25, 0.0, 0.25, 0.0, 0.5]
+    """
+    odds = torch.zeros(len(labels), dtype=torch.float64)
+    for label in sorted(set(labels.tolist())):
+        own = torch.nonzero(labels == label).squeeze(1)
+        best = own[sure[own].argsort(descending=True, stable=True)[: math.ceil(keep * len(own))]]
+        odds[best] = 1 / len(best)
+    return odds / odds.sum()
 
 
 DGR_METHOD = Method(

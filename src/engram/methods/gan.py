@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram import parallel
 from engram.config import demand
@@ -58,6 +58,8 @@ class GanSettings:
     """The critic has w, 2w and 4w channels, as DGM's."""
     critic_kernel: int = 4
     """As DGM's."""
+    critic_start: Literal["warm", "fresh"] = "warm"
+    """The critic at a new task: it goes on, as these methods' authors let it, or starts anew, as DGM's does."""
     average: float = 0.99
     """Decay of the moving average of the generator's weights, which is what remains; 0 for none."""
     statistics: int = 50
@@ -110,12 +112,14 @@ class Gan:
         shares = self.odds[1][among]
         return among[draw_rows(shares / shares.sum(), count, generator=generator)]
 
-    def begin(self, task: int, *, new: int, group: int, known: int) -> None:
-        """Room for new classes; a critic that tells `known` of them apart, fresh; fresh optimisers."""
+    def begin(self, task: int, *, new: int, group: int, known: int, old: int = 0) -> None:
+        """Room for new classes; a critic that tells `known` apart, the first `old` as before; fresh optimisers."""
         self.previous = copy.deepcopy(self.generator) if self.generator.classes else None
         if new:
             self.generator.grow(new, group=group)
-        self.critic = self._new_critic(known, task)
+        before, self.critic = self.critic, self._new_critic(known, task)
+        if task and self.settings.critic_start == "warm":
+            self.critic.take_over(before, classes=old)
         self.averaged = [p.detach().clone() for p in self.generator.parameters()] if self.settings.average else []
         self.optimisers = self._optimisers()
 
@@ -189,9 +193,14 @@ class Gan:
         self.previous, self.averaged = None, []
 
     @property
-    def bytes(self) -> int:
-        """Of the generator, as it would lie on disc."""
-        return sum(t.numel() * t.element_size() for t in self.generator.state_dict().values())
+    def bytes(self) -> dict[str, int]:
+        """What the next task finds, by part, as it would lie on disc."""
+        kept: dict[str, nn.Module] = {"generator": self.generator}
+        if self.settings.critic_start == "warm":
+            kept["critic"] = self.critic
+        return {
+            name: sum(t.numel() * t.element_size() for t in net.state_dict().values()) for name, net in kept.items()
+        }
 
     def state(self) -> State:
         state: State = {

@@ -49,8 +49,8 @@ class MeRGAN(Conditioned):
         """An epoch's images and their order; derived, not state."""
 
     def begin(self, task: Task) -> None:
-        known = len(task.seen) if self.form == "replay" else len(task.classes)
-        self.gan.begin(task.index, new=len(task.classes), group=0, known=known)
+        old, new = task.columns[0] if self.form == "replay" else 0, len(task.classes)
+        self.gan.begin(task.index, new=new, group=0, known=old + new, old=old)
 
     def step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         return (self._replay_step if self.form == "replay" else self._alignment_step)(task, epoch, batch)
