@@ -67,7 +67,8 @@ class GanSettings:
     replay: int = 12800
     """Images per epoch of the solver's training, evenly over all classes."""
     keep: float = 0.8
-    """Share of the generated images that the solver learns from, after its first epoch: those it is surest of."""
+    """Share of the generated images that are replayed, to the solver from its second epoch on: those whose class it is
+    surest of. DGR and MeRGAN's joint retraining show their generators the same choice."""
 
     def __post_init__(self) -> None:
         for name in ("width", "noise", "epochs", "steps", "critic_width", "statistics"):

@@ -51,6 +51,8 @@ class MeRGAN(Conditioned):
     def begin(self, task: Task) -> None:
         old, new = task.columns[0] if self.form == "replay" else 0, len(task.classes)
         self.gan.begin(task.index, new=new, group=0, known=old + new, old=old)
+        if self.form == "replay":
+            self.rehearsal.appoint()
 
     def step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         return (self._replay_step if self.form == "replay" else self._alignment_step)(task, epoch, batch)
@@ -73,16 +75,23 @@ class MeRGAN(Conditioned):
         return self.gan.step(real, targets, columns, share=self.clock.share, draws=draws)
 
     def _examples(self, task: Task, epoch: int, total: int) -> Examples:
-        draws = generator(self.around.seed, "replay", task.index, epoch)
-        targets = torch.arange(total) % len(task.seen)
-        images = torch.empty(total, *task.images.shape[1:], dtype=torch.uint8)
+        draws = generator(self.around.seed, "real", task.index, epoch)
+        counts = torch.bincount(torch.arange(total) % len(task.seen), minlength=len(task.seen)).tolist()
+        old = task.columns[0]
+        parts = (
+            [self.rehearsal.draw(self._before, sum(counts[:old]), columns=old, task=task.index, epoch=epoch)]
+            if old
+            else []
+        )
         for column in task.columns:
-            rows, own = torch.nonzero(task.targets == column).squeeze(1), targets == column
-            images[own] = task.images[self.gan.pick(task, int(own.sum()), among=rows, generator=draws)]
-        past = targets < task.columns[0]
-        if self.gan.previous is not None:
-            images[past] = draw(self.gan.previous, targets[past], generator=draws)
-        return images, targets
+            among = torch.nonzero(task.targets == column).squeeze(1)
+            rows = self.gan.pick(task, counts[column], among=among, generator=draws)
+            parts.append((task.images[rows], task.targets[rows]))
+        return torch.cat([images for images, _ in parts]), torch.cat([targets for _, targets in parts])
+
+    def _before(self, column: int, count: int, draws: torch.Generator) -> Tensor:
+        assert self.gan.previous is not None
+        return draw(self.gan.previous, torch.full((count,), column), generator=draws)
 
     def _alignment_step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         """The critic sees the task's classes; the other half of the fakes are old classes, to be drawn as before."""
