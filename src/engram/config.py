@@ -146,6 +146,9 @@ _REPLAY: Settings = {"training.augment": "strong", "training.label_smoothing": 0
 _SHAPES: Settings = {**_REPLAY, "method.rare": 4.0}
 """Grey images of single things: what is rare is another way to write or to cut, and has to be known."""
 
+_SHAPES_REPLAYED: Settings = {**_SHAPES, "method.new_share": 0.5, "method.epochs": 22, "method.replay": 6400}
+"""One generator for all classes, told which to draw: its newest class needs the steps more than the solver does."""
+
 _SVHN: Settings = {
     **_REPLAY,
     "training.augment": "colour",
@@ -224,6 +227,7 @@ PRESETS: dict[str, dict[str, Settings]] = {
         **dict.fromkeys(_WITH_IMAGES, _STORED),
         **dict.fromkeys(_WITHOUT, _ONCE),
         **dict.fromkeys((*_DGM, *_RIVALS), _SHAPES),
+        "mergan": _SHAPES_REPLAYED,
     },
     "fashion-mnist": {
         "joint": {"training.augment": "photo"},
@@ -232,6 +236,7 @@ PRESETS: dict[str, dict[str, Settings]] = {
         **dict.fromkeys(_WITH_IMAGES, _STORED),
         **dict.fromkeys(_WITHOUT, _ONCE),
         **dict.fromkeys((*_DGM, *_RIVALS), _SHAPES),
+        "mergan": _SHAPES_REPLAYED,
     },
     "svhn": {
         "joint": {"training.augment": "affine", "training.epochs": 20},
@@ -240,6 +245,7 @@ PRESETS: dict[str, dict[str, Settings]] = {
         "icarl": {**_SVHN_STORED, "method.K": 100},
         **dict.fromkeys(_WITH_IMAGES, _SVHN_STORED),
         **dict.fromkeys(_RIVALS, _SVHN_RIVAL),
+        "mergan": {**_SVHN_RIVAL, "method.new_share": 0.5},
     },
     "cifar10": {
         "joint": {"training.augment": "photo", "training.epochs": 5},

@@ -64,7 +64,9 @@ class DGR:
             self.solver.begin(len(task.seen), task=task.index, images=self.settings.replay, start="warm")
             self.solver.clock.begins = GAN_SHARE
         if len(task.seen) > 1:  # a single class needs no solver
-            lessons = partial(self._examples, task, "lessons", total=self.settings.replay)
+            total = self.settings.replay
+            new = round(total * len(task.classes) / len(task.seen))
+            lessons = partial(self._examples, task, "lessons", total=total, new=new)
             self.solver.fit(lessons, task=task.index, observe=observe)
         self.solver.clock, self.teacher, self.drawing, self.stage = Clock(), None, None, "idle"
 
@@ -74,7 +76,8 @@ class DGR:
     def _gan_step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         seed, size = self.around.seed, self.settings.batch_size
         if self.pool is None or self.pool[0] != epoch:
-            examples = self._examples(task, "mix", epoch, total=size * self.clock.batches)
+            total = size * self.clock.batches
+            examples = self._examples(task, "mix", epoch, total=total, new=self.gan.own_count(task, total))
             order = torch.randperm(len(examples[0]), generator=generator(seed, "pool", task.index, epoch))
             self.pool = epoch, examples, order
         real, _ = batch_of(self.pool[1], self.pool[2], batch, size)
@@ -82,10 +85,9 @@ class DGR:
         columns = torch.zeros(size, dtype=torch.int64)
         return self.gan.step(real, None, columns, share=self.clock.share, draws=draws)
 
-    def _examples(self, task: Task, purpose: str, epoch: int, *, total: int) -> Examples:
-        """The task's share by its classes; the rest is drawn by the old generator and labelled by the old solver."""
+    def _examples(self, task: Task, purpose: str, epoch: int, *, total: int, new: int) -> Examples:
+        """Some of the task's own; the rest is drawn by the old generator and labelled by the old solver."""
         draws = generator(self.around.seed, purpose, task.index, epoch)
-        new = total if self.drawing is None else round(total * len(task.classes) / len(task.seen))
         rows = self.gan.pick(task, new, generator=draws)
         images, targets = task.images[rows], task.targets[rows]
         if self.drawing is None or self.teacher is None:

@@ -48,6 +48,9 @@ class GanSettings:
     """Images per step."""
     rare: float = 0.0
     """How much more often the critic is shown real images that are unlike the rest of their class, as in DGM."""
+    new_share: float = 0.0
+    """Least share of the task's own images in what the critic is shown. By its number of classes alone, the tenth class
+    would have a tenth of the steps to be learned in, while the other nine have been learned before."""
     learning_rate: float = 2e-3
     """Of generator and critic (Adam, betas 0.5 and 0.999); falls to 0 over the second half of the task."""
     lambda_gp: float = 1.0
@@ -67,8 +70,7 @@ class GanSettings:
     replay: int = 12800
     """Images per epoch of the solver's training, evenly over all classes."""
     keep: float = 0.8
-    """Share of the generated images that are replayed, to the solver from its second epoch on: those whose class it is
-    surest of. DGR and MeRGAN's joint retraining show their generators the same choice."""
+    """Share of the generated images that the solver learns from, after its first epoch: those it is surest of."""
 
     def __post_init__(self) -> None:
         for name in ("width", "noise", "epochs", "steps", "critic_width", "statistics"):
@@ -80,6 +82,7 @@ class GanSettings:
         demand(0 < self.learning_rate < 1, "method.learning_rate", self.learning_rate, "above 0 and below 1")
         demand(0 <= self.average < 1, "method.average", self.average, "0 or more and below 1")
         demand(self.critic_kernel in (3, 4, 5), "method.critic_kernel", self.critic_kernel, "3, 4 or 5")
+        demand(0 <= self.new_share < 1, "method.new_share", self.new_share, "0 or more and below 1")
         demand(0 < self.keep <= 1, "method.keep", self.keep, "above 0 and at most 1")
 
 
@@ -112,6 +115,12 @@ class Gan:
             return draw_rows(self.odds[1], count, generator=generator)
         shares = self.odds[1][among]
         return among[draw_rows(shares / shares.sum(), count, generator=generator)]
+
+    def own_count(self, task: Task, total: int) -> int:
+        """How many of so many images are the task's own; the rest is replayed."""
+        if not task.index:
+            return total
+        return round(total * max(self.settings.new_share, len(task.classes) / len(task.seen)))
 
     def begin(self, task: int, *, new: int, group: int, known: int, old: int = 0) -> None:
         """Room for new classes; a critic that tells `known` apart, the first `old` as before; fresh optimisers."""

@@ -51,8 +51,6 @@ class MeRGAN(Conditioned):
     def begin(self, task: Task) -> None:
         old, new = task.columns[0] if self.form == "replay" else 0, len(task.classes)
         self.gan.begin(task.index, new=new, group=0, known=old + new, old=old)
-        if self.form == "replay":
-            self.rehearsal.appoint()
 
     def step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         return (self._replay_step if self.form == "replay" else self._alignment_step)(task, epoch, batch)
@@ -63,7 +61,7 @@ class MeRGAN(Conditioned):
         return {}
 
     def _replay_step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
-        """Real images of the task and replayed ones of every class before, evenly."""
+        """Real images of the task and replayed ones of every class before."""
         seed, size = self.around.seed, self.settings.batch_size
         draws = generator(seed, "gan", task.index, epoch, batch)
         if self.pool is None or self.pool[0] != epoch:
@@ -75,23 +73,21 @@ class MeRGAN(Conditioned):
         return self.gan.step(real, targets, columns, share=self.clock.share, draws=draws)
 
     def _examples(self, task: Task, epoch: int, total: int) -> Examples:
-        draws = generator(self.around.seed, "real", task.index, epoch)
-        counts = torch.bincount(torch.arange(total) % len(task.seen), minlength=len(task.seen)).tolist()
-        old = task.columns[0]
-        parts = (
-            [self.rehearsal.draw(self._before, sum(counts[:old]), columns=old, task=task.index, epoch=epoch)]
-            if old
-            else []
-        )
+        draws = generator(self.around.seed, "replay", task.index, epoch)
+        targets = self._shares(task, total)
+        images = torch.empty(total, *task.images.shape[1:], dtype=torch.uint8)
         for column in task.columns:
-            among = torch.nonzero(task.targets == column).squeeze(1)
-            rows = self.gan.pick(task, counts[column], among=among, generator=draws)
-            parts.append((task.images[rows], task.targets[rows]))
-        return torch.cat([images for images, _ in parts]), torch.cat([targets for _, targets in parts])
+            rows, own = torch.nonzero(task.targets == column).squeeze(1), targets == column
+            images[own] = task.images[self.gan.pick(task, int(own.sum()), among=rows, generator=draws)]
+        past = targets < task.columns[0]
+        if self.gan.previous is not None:
+            images[past] = draw(self.gan.previous, targets[past], generator=draws)
+        return images, targets
 
-    def _before(self, column: int, count: int, draws: torch.Generator) -> Tensor:
-        assert self.gan.previous is not None
-        return draw(self.gan.previous, torch.full((count,), column), generator=draws)
+    def _shares(self, task: Task, total: int) -> Tensor:
+        """(total,) classes, in the proportions in which the critic is shown them: old ones evenly, new ones evenly."""
+        old, count = task.columns[0], self.gan.own_count(task, total)
+        return torch.cat([torch.arange(total - count) % max(old, 1), old + torch.arange(count) % len(task.classes)])
 
     def _alignment_step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         """The critic sees the task's classes; the other half of the fakes are old classes, to be drawn as before."""
@@ -121,8 +117,10 @@ class MeRGAN(Conditioned):
 
     def _mix(self, task: Task) -> Tensor:
         """Classes in the proportions of a batch."""
+        if self.form == "replay":
+            return self._shares(task, self.settings.batch_size * self.clock.batches)
         seen = torch.arange(len(task.seen))
-        if self.form == "replay" or task.index == 0:
+        if task.index == 0:
             return seen
         past, new = seen[: task.columns[0]], seen[task.columns[0] :]
         return torch.cat([past.repeat(len(new)), new.repeat(len(past))])

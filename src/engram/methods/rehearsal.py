@@ -40,10 +40,6 @@ class Rehearsal:
             self.solver.fit(lambda epoch: self._lessons(source, task, epoch), task=task, observe=observe)
         self.end()
 
-    def appoint(self) -> None:
-        """Let the solver as it is now judge what is drawn, until its own lessons begin."""
-        self.judge = copy.deepcopy(self.solver.net).eval() if self.solver.classes > 1 and self.keep < 1 else None
-
     def end(self) -> None:
         """The task is over."""
         self.solver.clock, self.judge = Clock(), None
