@@ -114,7 +114,8 @@ class PlainCritic(nn.Module):
         super().__init__()
         parts = [c for c in critic.trunk.modules() if isinstance(c, nn.Conv2d)]
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(c.in_channels, c.out_channels, c.kernel_size[0], stride=2, padding=c.padding) for c in parts
+            nn.Conv2d(c.in_channels, c.out_channels, c.kernel_size[0], stride=2, padding=(c.kernel_size[0] - 1) // 2)
+            for c in parts
         )
         for mine, theirs in zip(self.convolutions, parts, strict=True):
             mine.load_state_dict(theirs.state_dict())
@@ -133,7 +134,8 @@ def penalty(critic: PlainCritic, real: Tensor, fake: Tensor, u: Tensor) -> Tenso
     """(||grad D(x_hat)|| - 1)^2, by autograd, so that it can be differentiated once more."""
     x = (u[:, None, None, None] * real + (1 - u[:, None, None, None]) * fake).requires_grad_()
     (slope,) = torch.autograd.grad(critic(x)[0].sum(), x, create_graph=True)
-    return ((slope.flatten(1).norm(dim=1) - 1) ** 2).mean()
+    norms: Tensor = torch.linalg.vector_norm(slope.flatten(1), dim=1)
+    return ((norms - 1) ** 2).mean()
 
 
 class PlainLoop:
@@ -186,13 +188,14 @@ class PlainLoop:
         losses["critic"] = self.critic(fake.detach())[0].mean() - self.critic(real)[0].mean()
         losses["penalty"] = penalty(self.critic, real, fake.detach(), u)
         self.of_critic.zero_grad()
-        (losses["class"] + losses["critic"] + self.settings.lambda_gp * losses["penalty"]).backward()
+        loss = losses["class"] + losses["critic"] + self.settings.lambda_gp * losses["penalty"]
+        torch.autograd.backward(loss)
         self.of_critic.step()
 
         losses["generator"] = -self.critic(fake)[0].mean()
         losses["sparsity"] = self.sparsity(masks)
         self.of_generator.zero_grad()
-        (losses["generator"] + self.pressure * losses["sparsity"]).backward()
+        torch.autograd.backward(losses["generator"] + self.pressure * losses["sparsity"])
         with torch.no_grad():
             for e in self.generator.embeddings:
                 assert e.grad is not None

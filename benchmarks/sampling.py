@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import clock
-import stage
 import torch
-from reference import PlainPast
 from torch import Tensor
 
+import clock
+import stage
 from engram.memory.generative import shared_weights
 from engram.methods.dgm import DGM
+from reference import PlainPast
 
 
 def ways_of(learner: DGM, column: int, count: int) -> dict[str, Callable[[], Tensor]]:

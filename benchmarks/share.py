@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 import clock
 import stage
-import torch
 from step import PART, imprint_of, our_step, solver_part
-from torch.utils.flop_counter import FlopCounterMode
 
 SIDE = 2048
 
@@ -38,14 +39,14 @@ def convolution(
     """Operations of a convolution, transposed or not. torch's own formula counts the padding's zeros as well."""
     transposed, groups, result = more[1], more[3], out["out_shape"]
     wide, narrow = (result, x) if transposed else (x, result)
-    meets = [
-        pairs(a, b, k, s, p) for a, b, k, s, p in zip(wide[2:], narrow[2:], w[2:], stride, padding, strict=True)
-    ]
+    meets = [pairs(a, b, k, s, p) for a, b, k, s, p in zip(wide[2:], narrow[2:], w[2:], stride, padding, strict=True)]
     inputs, outputs = x[1], result[1]
     return int(2 * x[0] * inputs * outputs // groups * meets[0] * meets[1])
 
 
-def convolution_backward(grad: Sequence[int], x: Sequence[int], w: Sequence[int], bias: Any, *more: Any, **_: Any) -> int:
+def convolution_backward(
+    grad: Sequence[int], x: Sequence[int], w: Sequence[int], bias: Any, *more: Any, **_: Any
+) -> int:
     """As much for the gradient of the input as for that of the weight, and for either as much as forward."""
     wanted, out = more[-1], {"out_shape": grad}
     return convolution(x, w, None, *more[:-1], **out) * (bool(wanted[0]) + bool(wanted[1]))
@@ -92,8 +93,8 @@ def main() -> None:
         for name, took in seconds.items():
             calls = PART if name.startswith("solver") else 1
             rate = work[name] / took
-            cells = f"{work[name] / calls / 1e9:5.3f}  {1e3 * took / calls:6.1f}  {rate / 1e9:7.1f}  {100 * rate / peak:7.1f}"
-            print(f"{name:46}  {cells}")
+            cells = f"{work[name] / calls / 1e9:5.3f}  {1e3 * took / calls:6.1f}  {rate / 1e9:7.1f}"
+            print(f"{name:46}  {cells}  {100 * rate / peak:7.1f}")
     print("\nbar: 50 %")
 
 

@@ -139,15 +139,18 @@ def new_learner(past: Past) -> DGM:
 
 
 @torch.no_grad()
-def advance(learner: DGM, past: Past, tasks: int, *, classes: int = 1) -> DGM:
-    """Let tasks pass as `DGM.learn` does, without the training: consolidate, reserve, grow; the solver gains columns."""
+def advance(learner: DGM, past: Past, tasks: int, *, classes: int = 1, batch: int = 16) -> DGM:
+    """Let tasks pass as `DGM.learn` does but for the training: consolidate, reserve, grow; the solver gains columns.
+
+    `batch`: of the noise that the norms are estimated from, once instead of fifty times.
+    """
     net = learner.net
     for _ in range(tasks):
         task, seen = len(learner.engrams), len(learner.nets)
         net.begin(classes, generator=generator(0, "benchmark private", task))
         masks = past.masks(net, task)
         draws = generator(0, "benchmark noise", task)
-        engram = consolidate(net, masks, range(seen, seen + classes), batches=1, generator=draws)
+        engram = consolidate(net, masks, range(seen, seen + classes), batches=1, batch_size=batch, generator=draws)
         for layer, mask in zip(net.plastic, masks, strict=True):
             layer.reserve_(mask)
         net.private = None

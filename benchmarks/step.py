@@ -1,6 +1,6 @@
 """A training step of ours against the plain reference loop, at tasks 1, 5 and 10.
 
-    python benchmarks/step.py [--threads N] [--batches 16 64] [--tasks 1 5 10] [--runs RUN …] [--set GROUP.FIELD=VALUE …]
+    python benchmarks/step.py [--threads N] [--batches 16 64] [--tasks 1 5 10] [--runs RUN …] [--set FIELD=VALUE …]
 
 Counted as our step: `Imprint.step`, all of it, while masks are learned and under fixed masks, weighted as in a task. It
 trains no solver. So a second figure spreads all that a task costs besides over its steps: consolidation, retention,
@@ -15,11 +15,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 import clock
 import stage
-import torch
-from reference import PlainLoop
-
 from engram.memory.generative import consolidate
 from engram.methods.dgm import DGM
 from engram.methods.imprint import Imprint
@@ -27,6 +26,7 @@ from engram.methods.learner import SILENT, Clock
 from engram.methods.rarity import odds
 from engram.plastic.schedule import s_max_of_epoch
 from engram.seeding import generator
+from reference import PlainLoop
 
 PART = 4
 """Replay is timed on a fourth of an epoch's images, solver steps on as many batches."""
@@ -84,7 +84,7 @@ class Rest:
 
     @property
     def all(self) -> float:
-        return sum(vars(self).values())
+        return self.consolidation + self.retention + self.rarity + self.replay + self.solver
 
 
 def rest_of(past: stage.Past, task: int, *, images: int = 6000, rounds: int = 2) -> Rest:
