@@ -1,6 +1,6 @@
 """How long one waits before anything happens: `engram --help`, `import engram`, and what is under them.
 
-    python benchmarks/start.py [--rounds 7]
+    python benchmarks/start.py [--rounds 5]
 
 Whole processes, in turn, best of several. Python's own start is part of each figure and stands beside.
 """
@@ -33,7 +33,7 @@ def commands() -> dict[str, list[str]]:
 
 def main() -> None:
     asks = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    asks.add_argument("--rounds", type=int, default=7)
+    asks.add_argument("--rounds", type=int, default=5)
     given = asks.parse_args()
     print(clock.machine())
     run = partial(subprocess.run, stdout=subprocess.DEVNULL, check=True)

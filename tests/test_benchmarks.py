@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 import clock
 import reference
 import sampling
+import scale
 import share
 import stage
 import step
@@ -36,6 +38,17 @@ def test_a_staged_learner_reaches_the_sizes_of_the_run(run: Path) -> None:
         stage.advance(learner, past, 1, batch=2)
         assert [layer.size().units for layer in learner.net.plastic] == units
         assert sum(layer.weight.numel() for layer in learner.net.plastic) == weights
+
+
+@pytest.mark.parametrize("run", scale.RUNS, ids=lambda path: path.name)
+def test_growth_in_numbers_is_the_recorded_one_to_the_byte(run: Path) -> None:
+    past = stage.past_of(run)
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    books = [record["bytes"] for record in records if record["kind"] == "memory"]
+    points = scale.simulate(past, len(books))
+    assert [point.weights for point in points] == past.weights
+    assert [point.disc for point in points] == [sum(book.values()) for book in books]
+    assert [point.masks for point in points] == [book["masks"] for book in books]
 
 
 @RUNS
