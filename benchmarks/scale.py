@@ -208,7 +208,7 @@ def images_table(images: float, channels: int, per_class: float) -> list[str]:
         f"{images:.0e} images of 32x32x{channels}: {pixels / 1e9:,.0f} GB as uint8, twice that while cut up by task;",
         f"fingerprints {images * 57 / 1e9:.1f} GB, labels {images * 8 / 1e9:.1f} GB;",
         f"{per_class:,.0f} a class: one pass in batches of 16 is {per_class / 16:,.0f} steps;",
-        f"the odds of rare images need {per_class * channels * 4096 / 1e9:.2f} GB of floats a class, twice for a moment.",
+        f"odds of rare images need {per_class * channels * 4096 / 1e9:.2f} GB of floats a class, for a moment twice.",
     ]
 
 

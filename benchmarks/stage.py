@@ -98,7 +98,8 @@ def past_of(folder: Path, settings: Mapping[str, Any] | None = None) -> Past:
     growth = [record["layers"] for record in records if record["kind"] == "growth"]
     channels = next(record["channels"] for record in records if record["kind"] == "run")
     engrams: list[Engram] = []
-    if (folder / "checkpoint.json").exists() and not settings:
+    resized = {"method.width", "method.noise"} & set(settings or {})
+    if (folder / "checkpoint.json").exists() and not resized:
         learner = reopen(folder).learner
         assert isinstance(learner, DGM), "not a run of DGM"
         engrams = learner.engrams
