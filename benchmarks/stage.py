@@ -61,6 +61,8 @@ class Past:
     """The same for the units of each layer."""
     engrams: list[Engram]
     """Those of the checkpoint; none where there is none."""
+    resized: bool
+    """Whether settings change the sizes, so that the recorded ones are not to be expected."""
 
     @property
     def name(self) -> str:
@@ -98,7 +100,7 @@ def past_of(folder: Path, settings: Mapping[str, Any] | None = None) -> Past:
     growth = [record["layers"] for record in records if record["kind"] == "growth"]
     channels = next(record["channels"] for record in records if record["kind"] == "run")
     engrams: list[Engram] = []
-    resized = {"method.width", "method.noise"} & set(settings or {})
+    resized = bool({"method.width", "method.noise"} & set(settings or {}))
     if (folder / "checkpoint.json").exists() and not resized:
         learner = reopen(folder).learner
         assert isinstance(learner, DGM), "not a run of DGM"
@@ -111,6 +113,7 @@ def past_of(folder: Path, settings: Mapping[str, Any] | None = None) -> Past:
         weights=[sum(layer["weights_after"] for layer in layers) for layers in growth],
         units=[[layer["units_after"] for layer in layers] for layers in growth],
         engrams=engrams,
+        resized=resized,
     )
 
 
@@ -183,7 +186,7 @@ def sizes(past: Past, learner: DGM) -> str:
     done, units = len(learner.engrams), learner.net.units
     weights = sum(layer.weight.numel() for layer in learner.net.plastic)
     text = f"task {done + 1}: units {'-'.join(map(str, units))}, {weights:,} weights"
-    if 0 < done <= len(past.weights):
+    if 0 < done <= len(past.weights) and not past.resized:
         text += f" (recorded: {'-'.join(map(str, past.units[done - 1]))}, {past.weights[done - 1]:,})"
     return text
 
