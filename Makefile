@@ -1,9 +1,11 @@
 # make demo    the main job on the embedded digits
 # make test    ruff, mypy --strict, pytest
+# make bench   speed and cost on this machine, which should be idle: about 5 minutes
+# make bench-accuracy    seconds to accuracy on MNIST: trains for real, half an hour or more; ENGRAM_DATA
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test install clean
+.PHONY: demo test bench bench-accuracy install clean
 
 demo: install
 	$(BIN)/engram run --dataset digits --method dgmw --out runs/demo-$(STAMP)
@@ -15,6 +17,17 @@ test: install
 	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
+
+bench: install
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/share.py
+	$(BIN)/python benchmarks/sampling.py
+	$(BIN)/python benchmarks/growth.py --rounds 2
+	$(BIN)/python benchmarks/scale.py
+
+bench-accuracy: install
+	$(BIN)/python benchmarks/accuracy.py
 
 # installed once: again only when the requirements change
 install: .venv/.installed

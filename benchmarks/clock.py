@@ -1,0 +1,55 @@
+"""Times out of one process: what is compared runs in turn, and the best of several rounds counts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
+
+import torch
+
+K = TypeVar("K", bound=Hashable)
+
+
+def best(ways: Mapping[K, Callable[[], object]], *, rounds: int = 5, repeat: int = 1) -> dict[K, float]:
+    """Seconds of one call of each way.
+
+    A round runs every way once, one after the other, `repeat` calls at a time: what disturbs the machine for a while
+    disturbs all of them alike. A first round is not counted: memory is found and odds are computed there.
+    """
+    seconds = dict.fromkeys(ways, float("inf"))
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            for _ in range(repeat):
+                way()
+            took = (time.perf_counter() - began) / repeat
+            if number:
+                seconds[name] = min(seconds[name], took)
+    return seconds
+
+
+def matmul(side: int = 2048) -> Callable[[], object]:
+    """A product of two square matrices: the most that this machine computes. 2 side^3 operations."""
+    a, b = torch.randn(side, side), torch.randn(side, side)
+    out = torch.empty(side, side)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def machine() -> str:
+    """One line on where the figures come from; a busy machine is named as one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads, load = torch.get_num_threads(), os.getloadavg()[0]
+    busy = f"; LOAD {load:.1f}: not idle, the figures are worth little" if load > 0.5 else ""
+    name = platform.processor() or platform.machine()
+    return f"{_model() or name}, {cores} cores, {threads} threads, torch {torch.__version__}{busy}"
+
+
+def _model() -> str | None:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    except OSError:
+        return None

@@ -1,0 +1,143 @@
+"""What grows with the number of tasks and of classes: step, replay, solver, checkpoint, memory.
+
+    python benchmarks/growth.py [--threads N] [--tasks 1 … 50] [--classes 1 … 20] [--columns 10 … 1000] [--runs RUN …]
+
+Three tables a run: tasks of one class, up to the last of `--tasks`; first tasks that bring `--classes` classes at once;
+and the solver alone, with `--columns` classes. Times of a table are taken in turn. Peak memory is the
+largest resident set of a process of its own that brings a learner to the task and computes one of everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import clock
+import stage
+from engram.experiment import checkpoint
+from engram.memory.ledger import ledger
+from engram.methods.dgm import DGM
+from step import PART, imprint_of, our_step, replay_part, solver_part, weighted
+
+
+def saved(learner: DGM) -> int:
+    """Bytes of a checkpoint after a task."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.save(Path(folder), learner.state(), {})
+        return sum(file.stat().st_size for file in Path(folder).iterdir())
+
+
+def peak_of(past: stage.Past, task: int, given: argparse.Namespace) -> int:
+    """The largest resident set, in bytes, of a process of its own that goes through all that a task computes."""
+    command = [sys.executable, __file__, "--peak", str(task), "--runs", str(past.folder)]
+    command += ["--threads", str(given.threads), "--set", *given.settings]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def go_through(past: stage.Past, task: int) -> int:
+    """One step of each kind, a fourth of a replay, four steps of the solver, retention, a checkpoint; the peak."""
+    learner = stage.learner_at(past, task)
+    for fixed in (False, True):
+        our_step(learner, imprint_of(learner, past, fixed=fixed))()
+    stage.advance(learner, past, 1, batch=256)
+    replay_part(learner, judged=True)()
+    solver_part(learner)()
+    learner.retention()
+    saved(learner)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def by_tasks(past: stage.Past, given: argparse.Namespace) -> None:
+    """At the beginning of each task: its step; of what lies behind it: replay, checkpoint, bytes."""
+    learner = stage.new_learner(past)
+    ways: dict[tuple[int, str], Callable[[], object]] = {}
+    facts: dict[int, tuple[int, dict[str, int], int, int]] = {}
+    imprints = {}
+    for task in sorted(given.tasks):
+        stage.advance(learner, past, task - 1 - len(learner.engrams))
+        now = copy.deepcopy(learner)
+        imprints[task] = imprint_of(now, past, fixed=False)
+        own = {"learned": our_step(now, imprints[task]), "fixed": our_step(now, imprint_of(now, past, fixed=True))}
+        after = stage.advance(now, past, 1)  # `own` has copies of the network
+        own |= {"replay": replay_part(after, judged=True), "retention": after.retention}
+        ways |= {(task, name): way for name, way in own.items()}
+        weights = sum(layer.weight.numel() for layer in after.net.plastic)
+        facts[task] = weights, ledger(after.net, after.engrams), saved(after), peak_of(past, task, given)
+    seconds = clock.best(ways, rounds=given.rounds)
+    print(
+        "task  step ms  over first  replay s/epoch  retention s  weights  memory MB  masks MB  checkpoint MB  peak MB"
+    )
+    first = None
+    for task, (weights, book, size, peak) in facts.items():
+        step = weighted(seconds[task, "learned"], seconds[task, "fixed"], imprints[task])
+        first = first or step
+        cells = [
+            f"{task:4}  {1e3 * step:7.1f}  {step / first:10.2f}  {PART * seconds[task, 'replay']:14.2f}",
+            f"{seconds[task, 'retention']:11.3f}  {weights:7}  {sum(book.values()) / 1e6:9.2f}",
+            f"{book['masks'] / 1e6:8.2f}  {size / 1e6:13.2f}  {peak / 1e6:7.0f}",
+        ]
+        print("  ".join(cells))
+
+
+def by_classes(past: stage.Past, classes: Sequence[int], rounds: int) -> None:
+    """A first task of several classes. A task has as many steps as classes times those of one."""
+    ways: dict[tuple[int, str], Callable[[], object]] = {}
+    imprints, books = {}, {}
+    for count in classes:
+        learner = stage.new_learner(past)
+        for name, fixed in (("learned", False), ("fixed", True)):
+            imprints[count] = imprint_of(learner, past, fixed=fixed, classes=count)
+            ways[count, name] = our_step(learner, imprints[count], classes=count)
+        books[count] = ledger(learner.net, stage.advance(learner, past, 1, classes=count).engrams)
+    seconds = clock.best(ways, rounds=rounds)
+    print("classes in one task  step ms  heads and norms, bytes a class")
+    for count in classes:
+        step = weighted(seconds[count, "learned"], seconds[count, "fixed"], imprints[count])
+        own = books[count]["heads"] + books[count]["normalisation"]
+        print(f"{count:19}  {1e3 * step:7.1f}  {own / count:30.0f}")
+
+
+def by_columns(past: stage.Past, columns: Sequence[int], rounds: int) -> None:
+    """The solver's step, and the bytes of its growing head."""
+    ways: dict[int, Callable[[], object]] = {}
+    heads = {}
+    for count in columns:
+        learner = stage.new_learner(past)
+        learner.rehearsal.begin(count, task=0, begins=0.0)
+        ways[count] = solver_part(learner)
+        heads[count] = sum(4 * p.numel() for p in learner.rehearsal.solver.net[1].parameters())
+    seconds = clock.best(ways, rounds=rounds)
+    print("classes of the solver  step ms  head MB")
+    for count in columns:
+        print(f"{count:21}  {1e3 * seconds[count] / PART:7.1f}  {heads[count] / 1e6:7.2f}")
+
+
+def main() -> None:
+    asks = stage.parser(__doc__)
+    asks.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 5, 10, 20, 50])
+    asks.add_argument("--classes", type=int, nargs="+", default=[1, 2, 5, 10, 20])
+    asks.add_argument("--columns", type=int, nargs="+", default=[10, 100, 1000])
+    asks.add_argument("--peak", type=int, help=argparse.SUPPRESS)
+    given = asks.parse_args()
+    settings = stage.settings_of(given)
+    if given.peak:
+        print(go_through(stage.past_of(given.runs[0], settings), given.peak))
+        return
+    print(clock.machine())
+    for folder in given.runs:
+        past = stage.past_of(folder, settings)
+        known = len(past.shares)
+        print(f"\n{past.name}: masks as dense as recorded up to task {known}, then as in its last {stage.LAST}")
+        by_tasks(past, given)
+        by_classes(past, given.classes, given.rounds)
+        by_columns(past, given.columns, given.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Images a second from compact engrams against the dense masked generator, and from all classes against one.
+
+    python benchmarks/sampling.py [--threads N] [--tasks 10] [--images 256] [--runs RUN …]
+
+compact     the class's own small network: closed and dead units dropped, normalisation folded in
+dense then  every unit of the network as it was when the class was learned, times its mask
+dense now   the same at today's size, as a generator without engrams computes it
+
+The three draw the same images from the same noise; the largest difference is printed beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import clock
+import stage
+from engram.memory.generative import shared_weights
+from engram.methods.dgm import DGM
+from reference import PlainPast
+
+
+def ways_of(learner: DGM, column: int, count: int) -> dict[str, Callable[[], Tensor]]:
+    """Three ways to draw a class; one class a task."""
+    engram, weights = learner.engrams[column], shared_weights(learner.net)
+    z = torch.randn(count, engram.inputs, generator=torch.Generator().manual_seed(column))
+    then, now = (PlainPast.of(engram, weights, today=today) for today in (False, True))
+    return {
+        "compact": partial(learner.nets[column], z),
+        "then": partial(then, weights, z),
+        "now": partial(now, weights, z),
+    }
+
+
+@torch.inference_mode()
+def difference(ways: dict[str, Callable[[], Tensor]]) -> float:
+    compact, *dense = (way() for way in ways.values())
+    return max((compact - other).abs().max().item() for other in dense)
+
+
+def spread(learner: DGM, count: int) -> dict[str, Callable[[], object]]:
+    """`count` uint8 images of the first class, of the last one, and evenly of all."""
+    classes, draws = len(learner.nets), torch.Generator().manual_seed(0)
+    return {
+        "first class": partial(learner.sample, [0], count, generator=draws),
+        "last class": partial(learner.sample, [classes - 1], count, generator=draws),
+        "all classes": partial(learner.sample, range(classes), count // classes, generator=draws),
+    }
+
+
+@torch.inference_mode()
+def main() -> None:
+    asks = stage.parser(__doc__)
+    asks.add_argument("--tasks", type=int, default=10, help="tasks learned")
+    asks.add_argument("--images", type=int, default=256, help="a batch")
+    given = asks.parse_args()
+    settings = stage.settings_of(given)
+    print(clock.machine())
+    for folder in given.runs:
+        past = stage.past_of(folder, settings)
+        learner = stage.learner_at(past, given.tasks + 1)
+        print(f"\n{past.name}: after {given.tasks} tasks; {stage.sizes(past, learner)}")
+        every = {column: ways_of(learner, column, given.images) for column in range(given.tasks)}
+        flat = {(column, name): way for column, ways in every.items() for name, way in ways.items()}
+        seconds = clock.best(flat, rounds=given.rounds)
+        print(f"{given.images} images, ms")
+        print("class  compact  dense then  ratio  dense now  ratio  images/s  largest difference")
+        for column, ways in every.items():
+            compact, then, now = (seconds[column, name] for name in ("compact", "then", "now"))
+            print(
+                f"{column + 1:5}  {1e3 * compact:7.1f}  {1e3 * then:10.1f}  {then / compact:5.2f}  {1e3 * now:9.1f}  "
+                f"{now / compact:5.2f}  {given.images / compact:8.0f}  {difference(ways):.1e}"
+            )
+        for name in ("then", "now"):
+            dense, compact = (sum(seconds[c, way] for c in every) for way in (name, "compact"))
+            print(f"all classes: dense {name} over compact {dense / compact:.2f}")
+        count = given.images * given.tasks
+        drawn = clock.best(spread(learner, count), rounds=given.rounds)
+        texts = [f"{name} {count / took:.0f}" for name, took in drawn.items()]
+        print(f"{count} uint8 images, images/s: {', '.join(texts)}")
+    print("\nbar: compact 3 times as fast as dense")
+
+
+if __name__ == "__main__":
+    main()

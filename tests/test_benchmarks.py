@@ -1,0 +1,156 @@
+"""What the benchmarks compare is the same mathematics: plain loop and ours, dense and compact, on toy sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import clock
+import reference
+import sampling
+import scale
+import share
+import stage
+import step
+from engram.methods.adversarial import critic_terms, generator_terms
+from engram.methods.rarity import draw_rows, odds
+from engram.methods.solver import normalise
+from engram.plastic.losses import sparsity
+from engram.plastic.schedule import s_max_of_epoch, unit_scale, weight_scale
+from engram.seeding import generator
+
+TOY = {
+    "method.width": 3, "method.noise": 8, "method.critic_width": 4, "method.epochs": 4, "method.masking": 0.5,
+    "method.batch_size": 6, "method.replay": 64, "method.statistics": 2, "training.batch_size": 8, "training.width": 4,
+}  # fmt: skip
+RUNS = pytest.mark.parametrize("run", stage.RUNS, ids=lambda path: path.name)
+
+
+@RUNS
+def test_a_staged_learner_reaches_the_sizes_of_the_run(run: Path) -> None:
+    past = stage.past_of(run)
+    learner = stage.new_learner(past)
+    for units, weights in zip(past.units, past.weights, strict=True):
+        stage.advance(learner, past, 1, batch=2)
+        assert [layer.size().units for layer in learner.net.plastic] == units
+        assert sum(layer.weight.numel() for layer in learner.net.plastic) == weights
+
+
+@pytest.mark.parametrize("run", scale.RUNS, ids=lambda path: path.name)
+def test_growth_in_numbers_is_the_recorded_one_to_the_byte(run: Path) -> None:
+    past = stage.past_of(run)
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    books = [record["bytes"] for record in records if record["kind"] == "memory"]
+    points = scale.simulate(past, len(books))
+    assert [point.weights for point in points] == past.weights
+    assert [point.disc for point in points] == [sum(book.values()) for book in books]
+    assert [point.masks for point in points] == [book["masks"] for book in books]
+
+
+@RUNS
+def test_losses_of_the_reference_loop_are_ours(run: Path) -> None:
+    past = stage.past_of(run, TOY)
+    learner = stage.learner_at(past, 3)
+    imprint = step.imprint_of(learner, past, fixed=False)
+    loop = reference.PlainLoop(learner, imprint)
+    real, z, u = torch.rand(6, 1, 32, 32) * 2 - 1, torch.randn(6, 8), torch.rand(6)
+    with torch.no_grad():  # masks that differ from entry to entry
+        for layer, e in zip(imprint.net.plastic, loop.generator.embeddings, strict=True):
+            e.copy_(layer.embedding.normal_())
+    ours, plain = imprint.net.soft_masks(2.0), loop.generator.masks(2.0)
+    fake = imprint.net(z, torch.zeros(6, dtype=torch.int64), ours)
+    drawn = loop.generator(z, plain)
+    torch.testing.assert_close(drawn, fake)
+    reserved = [layer.reserved for layer in imprint.net.plastic]
+    torch.testing.assert_close(loop.sparsity(plain), sparsity(zip(ours, reserved, strict=True)))
+
+    terms = critic_terms(imprint.critic, real, fake.detach(), u=u)
+    scores = loop.critic(drawn.detach())[0].mean() - loop.critic(real)[0].mean()
+    torch.testing.assert_close(scores, terms.adversarial)
+    penalty = reference.penalty(loop.critic, real, drawn.detach(), u)
+    torch.testing.assert_close(penalty, terms.penalty)
+    torch.testing.assert_close(-loop.critic(drawn)[0].mean(), generator_terms(imprint.critic, fake, None)[0])
+
+    assert terms.penalty is not None
+    torch.autograd.backward([penalty, terms.penalty])
+    kernels = [m.weight for m in imprint.critic.trunk.modules() if isinstance(m, torch.nn.Conv2d)]
+    for mine, theirs in zip(loop.critic.convolutions, kernels, strict=True):
+        torch.testing.assert_close(mine.weight.grad, theirs.grad)
+
+
+@RUNS
+def test_steps_of_the_first_task_are_the_same_steps(run: Path) -> None:
+    """With nothing to replay the two loops do the same to the same batch, optimisers and masks included."""
+    past = stage.past_of(run, TOY)
+    learner = stage.learner_at(past, 1)
+    settings, task = learner.settings, stage.some_task(learner, images=20)
+    imprint = step.imprint_of(learner, past, fixed=False)
+    loop = reference.PlainLoop(learner, imprint)
+    chances = odds(task.images, task.targets, settings.rare)
+    for batch in range(2):
+        draws = generator(learner.around.seed, "gan", 0, 1, batch)
+        rows = draw_rows(chances, 6, generator=draws)
+        z, u = torch.randn(6, 8, generator=draws), torch.rand(6, generator=draws)
+        s_max_i = s_max_of_epoch(2, imprint.mask_epochs, settings.s_max)
+        if learner.variant == "weights":
+            s = weight_scale(2, imprint.mask_epochs, batch + 1, imprint.steps, settings.s_max)
+        else:
+            s = unit_scale(2, imprint.mask_epochs, settings.s_max)
+        ours = imprint.step(task, 1, batch)
+        plain = loop.step(normalise(task.images[rows]), z, u, s=s, s_max_i=s_max_i)
+        # the gradient of the score's bias is 0 but for rounding, which Adam blows up to a step of up to its rate
+        for name, apart in (("critic", 1e-4), ("sparsity", 1e-4), ("generator", settings.learning_rate * (batch + 1))):
+            torch.testing.assert_close(plain[name], ours[name], rtol=1e-3, atol=apart)
+
+
+@RUNS
+def test_the_reference_loop_keeps_its_hands_off_reserved_weights(run: Path) -> None:
+    past = stage.past_of(run, TOY)
+    learner = stage.learner_at(past, 3)
+    loop = reference.PlainLoop(learner, step.imprint_of(learner, past, fixed=False))
+    before = [w.detach().clone() for w in loop.generator.weights]
+    losses = loop.step(torch.rand(6, 1, 32, 32), torch.randn(6, 8), torch.rand(6), s=1.0, s_max_i=1.0)
+    assert all(loss.isfinite() for loss in losses.values())
+    for old, new, gate in zip(before, loop.generator.weights, loop.gates, strict=True):
+        closed = (gate == 0).expand_as(old)
+        assert torch.equal(old[closed], new[closed])
+        assert closed.any()
+        assert not torch.equal(old, new)
+
+
+@RUNS
+def test_dense_sampling_draws_what_the_engram_draws(run: Path) -> None:
+    learner = stage.learner_at(stage.past_of(run, TOY), 4)
+    for column in range(3):
+        assert sampling.difference(sampling.ways_of(learner, column, 5)) < 1e-5
+
+
+def test_what_a_task_costs_besides_is_measured_in_all_its_parts() -> None:
+    past = stage.past_of(stage.RUNS[0], TOY)
+    assert step.rest_of(past, 1, images=20, rounds=1).solver == 0  # one class: nothing to tell apart
+    rest = step.rest_of(past, 2, images=20, rounds=1)
+    assert min(vars(rest).values()) > 0
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_operations_of_a_convolution_by_hand(transposed: bool) -> None:
+    """8 and 4 pixels a side, 4 taps, stride 2: of 16 meetings a side, 2 are with the padding."""
+    ends, side = ((3, 5), 4) if transposed else ((5, 3), 8)
+    x, w = torch.randn(2, 3, side, side, requires_grad=True), torch.randn(*ends, 4, 4, requires_grad=True)
+    convolve = F.conv_transpose2d if transposed else F.conv2d
+    once = 2 * 2 * 3 * 5 * 14 * 14
+    assert share.operations(lambda: convolve(x, w, stride=2, padding=1)) == once
+    for image, passes in ((x, 3), (x.detach(), 2)):  # forward, gradient of the weight, and of the image where asked for
+        y = convolve(image, w, stride=2, padding=1)
+        assert share.operations(lambda y=y: torch.autograd.backward(y.sum())) == (passes - 1) * once  # type: ignore[misc]
+
+
+def test_the_clock_takes_the_ways_in_turn() -> None:
+    calls: list[str] = []
+    seconds = clock.best({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2)
+    assert calls == ["a", "b"] * 3
+    assert all(0 <= took < 1 for took in seconds.values())
