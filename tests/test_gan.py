@@ -1,0 +1,58 @@
+"""What the generative rivals show their critics: how much of the task, how much replay, and what they leave out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engram.config import TrainingConfig
+from engram.data.stream import Task
+from engram.methods.dgr import even_odds
+from engram.methods.gan import Gan, GanSettings
+from engram.methods.learner import Surroundings
+from engram.methods.mergan import MeRGAN
+from engram.methods.rarity import draw_rows
+from engram.seeding import generator
+
+
+def around(**settings: object) -> Surroundings:
+    sizes = {"width": 2, "noise": 4, "critic_width": 2, "steps": 1, "batch_size": 8}
+    return Surroundings(1, TrainingConfig(width=2), GanSettings(**{**sizes, **settings}))  # type: ignore[arg-type]
+
+
+def task(index: int, new: int, seen: int) -> Task:
+    classes = tuple(range(seen))
+    targets = seen - new + torch.arange(12) % new
+    return Task(index, classes[seen - new :], classes, torch.zeros(12, 1, 32, 32, dtype=torch.uint8), targets, ("",))
+
+
+@pytest.mark.parametrize(
+    ("index", "new", "seen", "share", "expected"),
+    [(0, 1, 1, 0.5, 1000), (9, 1, 10, 0.0, 100), (9, 1, 10, 0.5, 500), (1, 4, 5, 0.5, 800), (4, 2, 10, 0.3, 300)],
+)
+def test_the_tasks_own_share_is_that_of_its_classes_or_more(
+    index: int, new: int, seen: int, share: float, expected: int
+) -> None:
+    assert Gan(around(new_share=share)).own_count(task(index, new, seen), 1000) == expected
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_mergan_shows_old_classes_evenly_and_new_ones_evenly(share: float) -> None:
+    learner = MeRGAN(around(new_share=share), form="replay")
+    some = task(4, 2, 6)
+    counts = torch.bincount(learner._shares(some, 600), minlength=6).tolist()
+    new = 600 * max(share, 2 / 6)
+    assert counts == [(600 - new) / 4] * 4 + [new / 2] * 2
+    first = MeRGAN(around(new_share=share), form="replay")._shares(task(0, 2, 2), 10)
+    assert torch.bincount(first).tolist() == [5, 5]
+
+
+def test_dgr_replays_every_label_alike_and_leaves_out_the_doubtful() -> None:
+    labels = torch.tensor([0] * 90 + [1] * 10)
+    sure = torch.rand(100, generator=generator(0, "sure"))
+    rows = draw_rows(even_odds(labels, sure, 0.8), 20_000, generator=generator(0, "rows"))
+    assert labels[rows].float().mean().item() == pytest.approx(0.5, abs=0.02)
+    for label in (0, 1):
+        own = torch.nonzero(labels == label).squeeze(1)
+        kept = set(own[sure[own].argsort(descending=True)[: round(0.8 * len(own))]].tolist())
+        assert set(rows[labels[rows] == label].tolist()) == kept
