@@ -146,8 +146,8 @@ _REPLAY: Settings = {"training.augment": "strong", "training.label_smoothing": 0
 _SHAPES: Settings = {**_REPLAY, "method.rare": 4.0}
 """Grey images of single things: what is rare is another way to write or to cut, and has to be known."""
 
-_SHAPES_REPLAYED: Settings = {**_SHAPES, "method.new_share": 0.5, "method.epochs": 22, "method.replay": 6400}
-"""One generator for all classes, told which to draw: its newest class needs the steps more than the solver does."""
+_SHAPES_TOLD: Settings = {**_SHAPES, "method.replay": 6400}
+"""For one generator of all classes that is told which to draw: it needs the time more than the solver does."""
 
 _SVHN: Settings = {
     **_REPLAY,
@@ -227,8 +227,9 @@ PRESETS: dict[str, dict[str, Settings]] = {
         "icarl": {**_STORED, "method.K": 100},
         **dict.fromkeys(_WITH_IMAGES, _STORED),
         **dict.fromkeys(_WITHOUT, _ONCE),
-        **dict.fromkeys((*_DGM, *_RIVALS), _SHAPES),
-        "mergan": _SHAPES_REPLAYED,
+        **dict.fromkeys((*_DGM, "dgr"), _SHAPES),
+        "mergan": {**_SHAPES_TOLD, "method.new_share": 0.5, "method.epochs": 22},
+        **dict.fromkeys(("mergan-ra", "ewcm"), _SHAPES_TOLD),
     },
     "fashion-mnist": {
         "joint": {"training.augment": "photo"},
@@ -236,8 +237,9 @@ PRESETS: dict[str, dict[str, Settings]] = {
         "icarl": {**_STORED, "method.K": 100},
         **dict.fromkeys(_WITH_IMAGES, _STORED),
         **dict.fromkeys(_WITHOUT, _ONCE),
-        **dict.fromkeys((*_DGM, *_RIVALS), _SHAPES),
-        "mergan": _SHAPES_REPLAYED,
+        **dict.fromkeys((*_DGM, "dgr"), _SHAPES),
+        "mergan": {**_SHAPES_TOLD, "method.new_share": 0.5, "method.epochs": 22},
+        **dict.fromkeys(("mergan-ra", "ewcm"), _SHAPES_TOLD),
     },
     "svhn": {
         "joint": {"training.augment": "affine", "training.epochs": 20},
