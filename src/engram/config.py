@@ -192,16 +192,6 @@ _DIGITS_RIVAL: Settings = {
 _SVHN_RIVAL: Settings = {**_REPLAY, "training.augment": "colour", "method.epochs": 15, "method.replay": 6400}
 """As many steps as on MNIST: half as long as DGM's own run, or less."""
 
-_IMAGENET_SMALL: Settings = {
-    "training.epochs": 4,
-    "method.width": 16,
-    "method.batch_size": 32,
-    "method.epochs": 20,
-    "method.steps": 5,
-    "method.masking": 0.4,
-}
-"""1,000 steps a task of ten classes: a run of minutes, for tables that need many."""
-
 _ONCE: Settings = {"training.epochs": 1}
 
 _STORED: Settings = {"training.augment": "affine", "training.epochs": 5}
@@ -256,12 +246,6 @@ PRESETS: dict[str, dict[str, Settings]] = {
         **dict.fromkeys((*_DGM, *_RIVALS), _REPLAY),
     },
     "imagenet50": {"*": {"stream.classes_per_task": 10, "training.augment": "photo", "training.epochs": 10}},
-    "imagenet50-small": {
-        "*": {"stream.classes_per_task": 10, "training.augment": "photo", "training.epochs": 6},
-        "dgmw": {**_IMAGENET_SMALL, "method.lambda_ru": 0.05},
-        "dgma": {**_IMAGENET_SMALL, "method.lambda_ru": 0.1},
-        "icarl": {"method.K": 1000},
-    },
     "quick": {"*": {"training.epochs": 1}},
 }
 
