@@ -29,7 +29,7 @@ SMALL_RIVAL = {
 }  # fmt: skip
 SMALL: dict[str, dict[str, Any]] = {
     "dgmw": SMALL_GAN,
-    "dgma": SMALL_GAN,
+    "dgma": {**SMALL_GAN, "lambda_ru": 0.3},  # three units a layer: with less pressure a task may open them all
     "dgr": SMALL_RIVAL,
     "mergan": {**SMALL_RIVAL, "steps": 40},
     "mergan-ra": {**SMALL_RIVAL, "steps": 40},
