@@ -29,7 +29,8 @@ SMALL_RIVAL = {
 }  # fmt: skip
 SMALL: dict[str, dict[str, Any]] = {
     "dgmw": SMALL_GAN,
-    "dgma": {**SMALL_GAN, "lambda_ru": 0.3},  # three units a layer: with less pressure a task may open them all
+    # about half of the units open, whatever the machine's rounding: with three a layer a task may open or close them all
+    "dgma": {**SMALL_GAN, "width": 5, "lambda_ru": 0.15},
     "dgr": SMALL_RIVAL,
     "mergan": {**SMALL_RIVAL, "steps": 40},
     "mergan-ra": {**SMALL_RIVAL, "steps": 40},
