@@ -29,7 +29,7 @@ SMALL_RIVAL = {
 }  # fmt: skip
 SMALL: dict[str, dict[str, Any]] = {
     "dgmw": SMALL_GAN,
-    # about half of the units open, whatever the machine's rounding: with three a layer a task may open or close them all
+    # about half of the units open, whatever the machine's rounding; of three a layer a task may open or close all
     "dgma": {**SMALL_GAN, "width": 5, "lambda_ru": 0.15},
     "dgr": SMALL_RIVAL,
     "mergan": {**SMALL_RIVAL, "steps": 40},
