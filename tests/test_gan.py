@@ -56,3 +56,14 @@ def test_dgr_replays_every_label_alike_and_leaves_out_the_doubtful() -> None:
         own = torch.nonzero(labels == label).squeeze(1)
         kept = set(own[sure[own].argsort(descending=True)[: round(0.8 * len(own))]].tolist())
         assert set(rows[labels[rows] == label].tolist()) == kept
+
+
+def test_the_rate_is_lower_from_the_second_task_on_and_ends_at_nothing() -> None:
+    gan = Gan(around(learning_rate=0.1, later_rate=0.25))
+    rates = []
+    for number in (0, 1):
+        gan.begin(number, new=1, group=0, known=1)
+        for share in (0.0, 0.5, 0.75, 1.0):
+            gan._set_rate(share)
+            rates.append({group["lr"] for optimiser in gan.optimisers.values() for group in optimiser.param_groups})
+    assert rates == [{0.1}, {0.1}, {0.05}, {0.0}, {0.025}, {0.025}, {0.0125}, {0.0}]
