@@ -7,8 +7,9 @@ import torch
 
 from engram.config import TrainingConfig
 from engram.data.stream import Task
+from engram.methods.conditioned import ConditionedSettings
 from engram.methods.dgr import even_odds
-from engram.methods.gan import Gan, GanSettings
+from engram.methods.gan import Gan
 from engram.methods.learner import Surroundings
 from engram.methods.mergan import MeRGAN
 from engram.methods.rarity import draw_rows
@@ -17,7 +18,7 @@ from engram.seeding import generator
 
 def around(**settings: object) -> Surroundings:
     sizes = {"width": 2, "noise": 4, "critic_width": 2, "steps": 1, "batch_size": 8}
-    return Surroundings(1, TrainingConfig(width=2), GanSettings(**{**sizes, **settings}))  # type: ignore[arg-type]
+    return Surroundings(1, TrainingConfig(width=2), ConditionedSettings(**{**sizes, **settings}))  # type: ignore[arg-type]
 
 
 def task(index: int, new: int, seen: int) -> Task:

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from engram.config import demand
 from engram.data.stream import Task
 from engram.methods.gan import GAN_SHARE, Gan, GanSettings, draw
 from engram.methods.learner import SILENT, Clock, Observer, State, Surroundings, tick
 from engram.methods.rehearsal import Rehearsal
+
+
+@dataclass(frozen=True)
+class ConditionedSettings(GanSettings):
+    """Settings of a GAN that is told the class, and of the solver that learns from it."""
+
+    real_now: float = 0.0
+    """Share of the task's own real images among what the solver learns of the new classes; the rest is generated."""
+    distil: float = 0.0
+    """How strongly the solver is held to what it said before of the classes that it knew; 0 for not at all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand(0 <= self.real_now <= 1, "method.real_now", self.real_now, "0 to 1")
+        demand(self.distil >= 0, "method.distil", self.distil, "0 or more")
 
 
 class Conditioned(ABC):
@@ -21,9 +38,15 @@ class Conditioned(ABC):
 
     def __init__(self, around: Surroundings) -> None:
         self.around = around
-        self.settings: GanSettings = around.settings
+        self.settings: ConditionedSettings = around.settings
         self.gan = Gan(around)
-        self.rehearsal = Rehearsal(around, replay=self.settings.replay, keep=self.settings.keep)
+        self.rehearsal = Rehearsal(
+            around,
+            replay=self.settings.replay,
+            keep=self.settings.keep,
+            real_now=self.settings.real_now,
+            distil=self.settings.distil,
+        )
         self.clock = Clock()
         self.stage: Literal["idle", "gan", "solve"] = "idle"
 
@@ -50,7 +73,7 @@ class Conditioned(ABC):
             self.clock, self.stage = Clock(), "solve"
             observe.note("memory", bytes={**self.gan.bytes, **kept})
             self.rehearsal.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
-        self.rehearsal.fit(self._draw, task=task.index, observe=observe)
+        self.rehearsal.fit(self._draw, task=task, observe=observe)
         self.stage = "idle"
 
     def scores(self, images: Tensor) -> Tensor:

@@ -71,7 +71,13 @@ class DGM:
         self.engrams: list[Engram] = []
         self.nets: list[ClassNet] = []
         """One compact network per class seen, in order of appearance; derived from engrams and weights."""
-        self.rehearsal = Rehearsal(around, replay=self.settings.replay, keep=self.settings.keep)
+        self.rehearsal = Rehearsal(
+            around,
+            replay=self.settings.replay,
+            keep=self.settings.keep,
+            real_now=self.settings.real_now,
+            distil=self.settings.distil,
+        )
         self.answering: Critic | None = None
         """The last task's critic, where it is the solver."""
         self.pool: tuple[int, Examples] | None = None
@@ -94,7 +100,7 @@ class DGM:
         if self.shared:
             self.rehearsal.end()
         else:
-            self.rehearsal.fit(self._draw, task=task.index, observe=observe)
+            self.rehearsal.fit(self._draw, task=task, observe=observe)
         self.stage = "idle"
 
     def scores(self, images: Tensor) -> Tensor:

@@ -56,6 +56,10 @@ class DGMwSettings:
     keep: float = 0.8
     """Share of the generated images that are replayed from the solver's second epoch on: those that it takes most
     surely for their class. 1 keeps all."""
+    real_now: float = 0.0
+    """Share of the task's own real images among what the solver learns of the new classes; the rest is generated."""
+    distil: float = 0.0
+    """How strongly the solver is held to what it said before of the classes that it knew; 0 for not at all."""
     r: float = 0.0
     """Relaxed setting: share of the replayed images that are real; r N of them are stored per class, N being the mean
     number per class in the task. 0 is the strict setting."""
@@ -75,6 +79,8 @@ class DGMwSettings:
         demand(0 < self.learning_rate < 1, "method.learning_rate", self.learning_rate, "above 0 and below 1")
         demand(self.critic_kernel in (3, 4, 5), "method.critic_kernel", self.critic_kernel, "3, 4 or 5")
         demand(0 < self.keep <= 1, "method.keep", self.keep, "above 0 and at most 1")
+        demand(0 <= self.real_now <= 1, "method.real_now", self.real_now, "0 to 1")
+        demand(self.distil >= 0, "method.distil", self.distil, "0 or more")
         demand(0 <= self.r < 1, "method.r", self.r, "0 or more and below 1")
         demand(self.K >= 0, "method.K", self.K, "0 or more")
         demand(not (self.r and self.K), "method.K", self.K, "0 where method.r is set")

@@ -24,7 +24,7 @@ from engram.data.stream import Task
 from engram.methods.gan import GAN_SHARE, Gan, GanSettings, batch_of, draw, net_state
 from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
 from engram.methods.rarity import draw_rows
-from engram.methods.solver import Examples, Solver, normalise
+from engram.methods.solver import Examples, Solver, normalise, solver_net
 from engram.nets.conditional import ConditionalGenerator
 from engram.seeding import generator
 
@@ -130,10 +130,8 @@ class DGR:
         self.teacher = self.drawing = None
         if "teacher" in state:
             self.known = state["teacher"]["classes"]
-            old = Solver(self.around)
-            old.begin(self.known, task=0, images=1, start="warm")
-            old.net.load_state_dict(state["teacher"]["net"])
-            self.teacher, self.drawing = old.net.eval(), self.gan.net_of(state["drawing"])
+            self.teacher = solver_net(self.around, self.known, state["teacher"]["net"])
+            self.drawing = self.gan.net_of(state["drawing"])
 
 
 def even_odds(labels: Tensor, sure: Tensor, keep: float) -> Tensor:

@@ -17,15 +17,14 @@ from torch.func import functional_call
 
 from engram.config import demand
 from engram.data.stream import Task
-from engram.methods.conditioned import Conditioned
-from engram.methods.gan import GanSettings
+from engram.methods.conditioned import Conditioned, ConditionedSettings
 from engram.methods.importance import Weights, mean_square_gradient, pull, widen
 from engram.methods.learner import Method, State, Surroundings
 from engram.seeding import generator
 
 
 @dataclass(frozen=True)
-class EWCMSettings(GanSettings):
+class EWCMSettings(ConditionedSettings):
     """Settings of EWC-M."""
 
     strength: float = 1e4

@@ -22,7 +22,7 @@ from engram.config import demand
 from engram.data.stream import Task
 from engram.memory.exemplars import Exemplars, evenly, herd
 from engram.methods.learner import SILENT, Method, Observer, State, Surroundings
-from engram.methods.solver import Examples, Solver
+from engram.methods.solver import Examples, Solver, solver_net
 from engram.seeding import generator
 
 FEATURE_BATCH = 500
@@ -110,10 +110,7 @@ class ICaRL:
         self.exemplars = Exemplars.of(state["exemplars"])
         self.teacher = None
         if "teacher" in state:
-            old = Solver(self.around)
-            old.begin(state["teacher"]["classes"], task=0, images=1, start="warm")
-            old.net.load_state_dict(state["teacher"]["net"])
-            self.teacher = old.net.eval()
+            self.teacher = solver_net(self.around, state["teacher"]["classes"], state["teacher"]["net"])
         if self.exemplars.images:
             self._find_means()
 

@@ -20,15 +20,15 @@ from torch.nn import functional as F
 
 from engram.config import demand
 from engram.data.stream import Task
-from engram.methods.conditioned import Conditioned
-from engram.methods.gan import GanSettings, batch_of, draw
+from engram.methods.conditioned import Conditioned, ConditionedSettings
+from engram.methods.gan import batch_of, draw
 from engram.methods.learner import Method, State, Surroundings
 from engram.methods.solver import Examples
 from engram.seeding import generator
 
 
 @dataclass(frozen=True)
-class AlignmentSettings(GanSettings):
+class AlignmentSettings(ConditionedSettings):
     """Settings of replay alignment."""
 
     lambda_ra: float = 100.0
@@ -132,7 +132,7 @@ class MeRGAN(Conditioned):
 
 MERGAN = Method(
     build=partial(MeRGAN, form="replay"),
-    settings=GanSettings,
+    settings=ConditionedSettings,
     summary="Memory Replay GAN, joint retraining with its own replay",
     stores="a generator of fixed size",
     source="Wu et al. 2018",

@@ -152,6 +152,14 @@ class Solver:
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+def solver_net(around: Surroundings, classes: int, weights: State) -> nn.Module:
+    """A solver's network as it was saved, to be asked and not to be trained."""
+    old = Solver(around)
+    old.begin(classes, task=0, images=1, start="warm")
+    old.net.load_state_dict(weights)
+    return old.net.eval()
+
+
 def normalise(images: torch.Tensor) -> torch.Tensor:
     """uint8 0 … 255 -> float -1 … 1. One batch at a time: the whole set never exists as floats."""
     return images.to(torch.float32, memory_format=torch.channels_last).div_(127.5).sub_(1.0)
