@@ -200,7 +200,6 @@ _PHOTOS: Settings = {"stream.classes_per_task": 10, "training.augment": "photo",
 
 _PHOTOS_DRAWN: Settings = {
     "training.epochs": 6,
-    "method.width": 16,
     "method.batch_size": 32,
     "method.epochs": 30,
     "method.steps": 4,
@@ -210,6 +209,8 @@ _PHOTOS_DRAWN: Settings = {
 }
 """Ten classes a task in about two minutes: the digits' networks, a few hundred steps. Such drawings have the colours of
 their class and little else, so the solver learns the new classes from real images and repeats itself on the old."""
+
+_PHOTOS_DGM: Settings = {**_PHOTOS_DRAWN, "method.width": 16, "method.lambda_ru": 0.05}
 
 _ONCE: Settings = {"training.epochs": 1}
 
@@ -267,7 +268,7 @@ PRESETS: dict[str, dict[str, Settings]] = {
     "imagenet50": {"*": {"stream.classes_per_task": 10, "training.augment": "photo", "training.epochs": 10}},
     "imagenet50-quick": {
         "*": _PHOTOS,
-        **dict.fromkeys(_DGM, {**_PHOTOS_DRAWN, "method.lambda_ru": 0.05}),
+        **dict.fromkeys(_DGM, _PHOTOS_DGM),
         **dict.fromkeys(("mergan", "mergan-ra", "ewcm"), _PHOTOS_DRAWN),
     },
     "quick": {"*": {"training.epochs": 1}},
