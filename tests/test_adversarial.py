@@ -10,7 +10,9 @@ from engram.plastic.losses import gradient_penalty, slope_of
 from engram.seeding import generator
 
 
-@pytest.mark.parametrize(("network", "kernel"), [("dcgan", 3), ("dcgan", 4), ("dcgan", 5), ("residual", 3)])
+@pytest.mark.parametrize(
+    ("network", "kernel"), [("dcgan", 3), ("dcgan", 4), ("dcgan", 5), ("residual", 3), ("resnet18", 3)]
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_penalty_and_its_gradients_are_those_of_double_differentiation(
     network: str, kernel: int, channels: int
@@ -26,7 +28,7 @@ def test_the_penalty_and_its_gradients_are_those_of_double_differentiation(
         penalty = gradient_penalty(slope, real, fake, u=torch.rand(5, generator=generator(0, "line")))
         torch.autograd.backward(penalty)
         weights = [p for name, p in critic.named_parameters() if name.endswith("weight") and "classes" not in name]
-        assert len(weights) == (4 if network == "dcgan" else 11)
+        assert len(weights) == {"dcgan": 4, "residual": 11, "resnet18": 21}[network]
         found.append((penalty.detach(), [w.grad.clone() for w in weights if w.grad is not None]))
     (value, grads), (expected, expected_grads) = found
     assert abs(float(expected)) > 0.01

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from torch.nn import functional as F
 
 from conftest import SMALL_GAN
 from engram.config import TrainingConfig
-from engram.data.datasets import Dataset
+from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream
 from engram.errors import DivergedError
 from engram.experiment.checkpoint import fingerprint as state_fingerprint
@@ -28,7 +31,7 @@ from engram.memory.generative import (
 from engram.methods.dgm import DGM
 from engram.methods.dgm_settings import DGMaSettings, DGMwSettings
 from engram.methods.imprint import Imprint
-from engram.methods.learner import Silent, Surroundings
+from engram.methods.learner import Clock, Silent, Surroundings
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.masks import IN_AXIS, OUT_AXIS, Variant, count_usage
 from engram.plastic.wiring import WIRINGS, alive_units, prune
@@ -280,3 +283,58 @@ def test_collapsed_masks_are_said(value: float, word: str) -> None:
             layer.embedding.fill_(value)
     with pytest.raises(DivergedError, match=f"all {word}"):
         imprint.fix_masks(0)
+
+
+class Stopping(Silent):
+    """Stops a learner after its n-th step, whatever the movement; 0: never."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def batch(self, clock: Clock) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise InterruptedError
+
+    def epoch(self, losses: Mapping[str, float]) -> None:
+        self.batch(Clock())
+
+
+@pytest.mark.parametrize("critic", ["auto", "resnet18"])
+@pytest.mark.parametrize("solver", ["symmetric", "shared"])
+def test_a_critic_that_goes_on_survives_stops_within_and_between_tasks(npz: Path, critic: str, solver: str) -> None:
+    settings: dict[str, Any] = {"critic": critic, "critic_start": "warm", "solver": solver, "critic_width": 4}
+    settings |= {"epochs": 2, "steps": 4, "batch_size": 4}
+    whole, stopped, notes = learner("weights", **settings), learner("weights", **settings), Notes()
+    images = load(f"npz:{npz}").test.images[:4]
+    streams = (ClassStream(load(f"npz:{npz}"), 1, order=[0, 1]) for _ in range(2))
+    for task, again in zip(*streams, strict=True):
+        whole.learn(task, observe=notes)
+        assert whole.critic is not None
+        (*_, told) = (facts["bytes"] for kind, facts in notes.kept if kind == "memory")
+        assert told["critic"] == 4 * sum(p.numel() for p in whole.critic.parameters())
+        assert whole.critic.classes.classes == (len(task.seen) if solver == "shared" else 1)
+        for after in (2, 4, 4, 0):  # in both movements and with the solver, each time by a new learner
+            resumed = learner("weights", **settings)
+            resumed.load(copy.deepcopy(stopped.state()))
+            stopped = resumed
+            with contextlib.suppress(InterruptedError):
+                stopped.learn(again, observe=Stopping(after))
+                break
+        assert state_fingerprint(stopped.state()) == state_fingerprint(whole.state())
+        assert torch.equal(stopped.scores(images), whole.scores(images))
+    assert whole.retention() == []
+
+
+@pytest.mark.parametrize(("known", "old"), [(1, 0), (3, 2)])
+def test_a_warm_critic_begins_as_the_last_one_ended(known: int, old: int) -> None:
+    """Its verdicts are the same; of the class outputs those of old classes, where it has any."""
+    dgm = learner("weights", critic_start="warm")
+    before = Imprint(dgm.net, dgm.around, task=0, classes=1, known=2).critic
+    after = Imprint(dgm.net, dgm.around, task=1, classes=known - old, known=known, before=before).critic
+    fresh = Imprint(dgm.net, dgm.around, task=1, classes=known - old, known=known).critic
+    images = torch.randn(3, 1, 32, 32, generator=generator(0, "images"))
+    (verdict, classes), (known_verdict, known_classes) = after(images), before(images)
+    assert torch.equal(verdict, known_verdict)
+    torch.testing.assert_close(classes[:, :old], known_classes[:, :old])
+    assert torch.equal(after.classes.weight[old:], fresh.classes.weight[old:])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from conftest import write_npz
@@ -57,10 +60,21 @@ def test_one_kernel_for_a_convolution_beside_a_doubling_or_a_halving() -> None:
     torch.testing.assert_close(block(x), long + F.avg_pool2d(block.short(x), 2))
 
 
-def test_a_critic_treats_images_one_by_one() -> None:
-    trunk = ResidualTrunk(3, 6, generator=generator(0))
+@pytest.mark.parametrize("trunk", [ResidualTrunk, partial(ResNet18, norm="none")])
+def test_a_critic_treats_images_one_by_one(trunk: Callable[..., nn.Module]) -> None:
+    net = trunk(3, 6, generator=generator(0))
     x = torch.randn(4, 3, 32, 32, generator=generator(1))
-    torch.testing.assert_close(trunk(x)[1:2], trunk(x[1:2]), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(net(x)[1:2], net(x[1:2]), atol=1e-6, rtol=1e-5)
+
+
+def test_sums_without_normalisation_keep_their_scale() -> None:
+    net = ResNet18(3, 16, norm="none", generator=generator(0))
+    assert not [name for name, _ in net.named_buffers()]
+    x = F.relu(net.stem(torch.randn(8, 3, 32, 32, generator=generator(1))))
+    start = x.square().mean()
+    for block in net.blocks:
+        x = block(x)
+        assert 0.3 < x.square().mean() / start < 6
 
 
 def test_closed_units_send_exactly_zero_through_sums() -> None:

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from engram.methods.learner import Surroundings
 from engram.nets.dcgan import GrowingHead, Trunk
-from engram.nets.residual import ResidualTrunk
+from engram.nets.residual import ResidualTrunk, ResNet18
 from engram.plastic.losses import critic_loss, generator_loss, gradient_penalty
+from engram.seeding import generator as named_generator
 
 
 class Critic(nn.Module):
@@ -33,9 +35,11 @@ class Critic(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.trunk: Trunk | ResidualTrunk
+        self.trunk: Trunk | ResidualTrunk | ResNet18
         if network == "residual":
             self.trunk = ResidualTrunk(channels, width, generator=generator)
+        elif network == "resnet18":
+            self.trunk = ResNet18(channels, width, norm="none", generator=generator)
         else:
             self.trunk = Trunk(channels, width, kernel=kernel, norm="none", generator=generator)
         self.score = GrowingHead(self.trunk.features)
@@ -59,6 +63,25 @@ class Critic(nn.Module):
     def slope(self, x: Tensor) -> Tensor:
         """The gradient of each image's score with respect to it, (B, C, 32, 32), differentiable in the weights."""
         return self.trunk.pull_back(x, self.score.weight.expand(len(x), -1))
+
+    @property
+    def bytes(self) -> int:
+        """As it would lie on disc."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())
+
+
+def new_critic(around: Surroundings, known: int, task: int) -> Critic:
+    """A fresh critic for a task, which tells `known` classes apart."""
+    settings = around.settings
+    critic = Critic(
+        around.channels,
+        known,
+        network=settings.network if settings.critic == "auto" else settings.critic,
+        width=settings.critic_width,
+        kernel=settings.critic_kernel,
+        generator=named_generator(around.seed, "critic", task),
+    ).to(around.device)
+    return critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ from engram.memory.generative import (
     shared_weights,
 )
 from engram.memory.ledger import ledger
-from engram.methods.adversarial import Critic
+from engram.methods.adversarial import Critic, new_critic
 from engram.methods.dgm_settings import DGMaSettings, DGMwSettings
-from engram.methods.imprint import Imprint, new_critic
+from engram.methods.imprint import Imprint
 from engram.methods.learner import SILENT, Clock, Method, Observer, State, Surroundings, tick
 from engram.methods.rehearsal import Rehearsal
 from engram.methods.solver import Examples, normalise
@@ -78,8 +78,8 @@ class DGM:
             real_now=self.settings.real_now,
             distil=self.settings.distil,
         )
-        self.answering: Critic | None = None
-        """The last task's critic, where it is the solver."""
+        self.critic: Critic | None = None
+        """The last task's, where it is the solver or where the next task's goes on from it."""
         self.pool: tuple[int, Examples] | None = None
         """Replayed images of one epoch, for the paper's solver; derived, not state."""
 
@@ -88,10 +88,25 @@ class DGM:
         """The paper's solver: the critic's class output."""
         return self.settings.solver == "shared"
 
+    @property
+    def warm(self) -> bool:
+        """A task's critic goes on from the one before."""
+        return self.settings.critic_start == "warm"
+
+    @property
+    def answering(self) -> Critic | None:
+        """The critic that is the solver, once it has learned a task."""
+        return self.critic if self.shared else None
+
     def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
         if self.stage == "idle":
             known = len(task.seen) if self.shared else len(task.classes)
-            self.imprint = Imprint(self.net, self.around, task=task.index, classes=len(task.classes), known=known)
+            before = self.critic if self.warm else None
+            self.imprint = Imprint(
+                self.net, self.around, task=task.index, classes=len(task.classes), known=known, before=before
+            )
+            if not self.shared:  # taken over; where it is the solver, it answers until the task is done
+                self.critic = None
             self.clock = Clock(epochs=self.settings.epochs, batches=self.imprint.steps, ends=GAN_SHARE)
             self.stage = "imprint"
         if self.stage == "imprint":
@@ -149,7 +164,7 @@ class DGM:
         self.net.grow_(generator=generator(seed, "grow", task.index))
         self.engrams.append(engram)
         self.nets += extract(engram, shared_weights(self.net))
-        self.answering = self.imprint.critic if self.shared else None
+        self.critic = self.imprint.critic if self.shared or self.warm else None
         self.imprint = self.pool = None
         if self.settings.stores_images:
             self._store(task)
@@ -159,7 +174,10 @@ class DGM:
             for use, a, b in zip(usage, before, after, strict=True)
         ]
         observe.note("growth", layers=layers)
-        observe.note("memory", bytes=ledger(self.net, self.engrams) | {"exemplars": self.rehearsal.stored.bytes})
+        kept = ledger(self.net, self.engrams) | {"exemplars": self.rehearsal.stored.bytes}
+        if self.warm and self.critic is not None:
+            kept["critic"] = self.critic.bytes
+        observe.note("memory", bytes=kept)
         observe.note("retention", classes=len(self.nets), changed=self.retention())
         self.clock = Clock()
         self.rehearsal.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
@@ -211,12 +229,14 @@ class DGM:
         }
         if self.imprint is not None:
             state["imprint"] = self.imprint.state()
-        if self.answering is not None:
-            state["answering"] = {
-                "known": self.answering.classes.classes,
-                "net": dict(self.answering.state_dict()),
-            }
+        if self.critic is not None:
+            state[self._critics_name] = {"known": self.critic.classes.classes, "net": dict(self.critic.state_dict())}
         return state
+
+    @property
+    def _critics_name(self) -> str:
+        """In the state; runs from before a critic could go on have it where it answers."""
+        return "answering" if self.shared else "critic"
 
     def load(self, state: State) -> None:
         device = self.around.device
@@ -230,12 +250,13 @@ class DGM:
             layer.start_free = saved["start_free"].to(device)
         self.engrams = [engram_of(saved) for saved in state["engrams"].values()]
         self.nets = [net for engram in self.engrams for net in extract(engram, shared_weights(self.net))]
-        self.imprint = self.pool = self.answering = self.net.private = None
+        self.imprint = self.pool = self.critic = self.net.private = None
         if "imprint" in state:
             self.imprint = Imprint.of(state["imprint"], self.net, self.around)
-        if "answering" in state:
-            self.answering = new_critic(self.around, state["answering"]["known"], 0)
-            self.answering.load_state_dict(state["answering"]["net"])
+        if self._critics_name in state:
+            saved = state[self._critics_name]
+            self.critic = new_critic(self.around, saved["known"], 0)
+            self.critic.load_state_dict(saved["net"])
 
 
 class _MaskNotes:

@@ -14,6 +14,10 @@ class DGMwSettings:
 
     network: Literal["dcgan", "residual"] = "dcgan"
     """The generator and its critic: the paper's for digits, or the residual ones of WGAN-GP."""
+    critic: Literal["auto", "dcgan", "residual", "resnet18"] = "auto"
+    """The critic's trunk: the one that goes with the generator, or another; the paper has ResNet-18 for ImageNet-50."""
+    critic_start: Literal["fresh", "warm"] = "fresh"
+    """The critic at a new task: it starts anew, or goes on from the task before, as the paper's does on ImageNet-50."""
     width: int = 12
     """n: the generator starts with 4n, 2n and n units. The authors' 6 with a noise of 128 has fewer weights where the
     strokes are drawn: three quarters of them lie in the first layer."""
@@ -42,9 +46,9 @@ class DGMwSettings:
     lambda_aux: float = 1.0
     """Weight of the class term in the generator's loss, where a task has several classes."""
     critic_width: int = 24
-    """The critic has w, 2w and 4w channels; the paper's has 32."""
+    """w: the critic has w, 2w and 4w channels (residual: w everywhere, resnet18: w to 8w); the paper's has 32."""
     critic_kernel: int = 4
-    """The paper's is 5."""
+    """Of the trunk for digits; the paper's is 5."""
     average: float = 0.99
     """Decay of the moving average of the generator's weights in the second movement; 0 for none."""
     solver: Literal["symmetric", "shared"] = "symmetric"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from engram import parallel
 from engram.config import demand
 from engram.data.stream import Task
-from engram.methods.adversarial import Critic, critic_terms, generator_terms
+from engram.methods.adversarial import critic_terms, generator_terms, new_critic
 from engram.methods.learner import State, Surroundings
 from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
@@ -36,6 +36,8 @@ class GanSettings:
 
     network: Literal["dcgan", "residual"] = "dcgan"
     """Generator and critic, as DGM's."""
+    critic: Literal["auto", "dcgan", "residual", "resnet18"] = "auto"
+    """As DGM's."""
     width: int = 40
     """n: the generator has 4n, 2n and n units (residual: n everywhere), for good."""
     noise: int = 100
@@ -61,7 +63,7 @@ class GanSettings:
     lambda_aux: float = 1.0
     """Weight of the class term in the generator's loss."""
     critic_width: int = 24
-    """The critic has w, 2w and 4w channels, as DGM's."""
+    """w: as DGM's."""
     critic_kernel: int = 4
     """As DGM's."""
     critic_start: Literal["warm", "fresh"] = "warm"
@@ -103,7 +105,7 @@ class Gan:
             noise=self.settings.noise,
             generator=generator(around.seed, "generator"),
         ).to(around.device)
-        self.critic = self._new_critic(0, 0)
+        self.critic = new_critic(around, 0, 0)
         self.previous: ConditionalGenerator | None = None
         """While a task is learned: who replays the classes before it."""
         self.averaged: list[Tensor] = []
@@ -131,7 +133,7 @@ class Gan:
         self.previous = copy.deepcopy(self.generator) if self.generator.classes else None
         if new:
             self.generator.grow(new, group=group)
-        before, self.critic = self.critic, self._new_critic(known, task)
+        before, self.critic = self.critic, new_critic(self.around, known, task)
         if task and self.settings.critic_start == "warm":
             self.critic.take_over(before, classes=old)
         self.averaged = [p.detach().clone() for p in self.generator.parameters()] if self.settings.average else []
@@ -213,12 +215,8 @@ class Gan:
     @property
     def bytes(self) -> dict[str, int]:
         """What the next task finds, by part, as it would lie on disc."""
-        kept: dict[str, nn.Module] = {"generator": self.generator}
-        if self.settings.critic_start == "warm":
-            kept["critic"] = self.critic
-        return {
-            name: sum(t.numel() * t.element_size() for t in net.state_dict().values()) for name, net in kept.items()
-        }
+        kept = {"generator": sum(t.numel() * t.element_size() for t in self.generator.state_dict().values())}
+        return {**kept, "critic": self.critic.bytes} if self.settings.critic_start == "warm" else kept
 
     def state(self) -> State:
         state: State = {
@@ -233,24 +231,13 @@ class Gan:
 
     def load(self, state: State) -> None:
         self.generator = self.net_of(state["generator"])
-        self.critic = self._new_critic(state["critic"]["known"], 0)
+        self.critic = new_critic(self.around, state["critic"]["known"], 0)
         self.critic.load_state_dict(state["critic"]["net"])
         self.previous = self.net_of(state["previous"]) if "previous" in state else None
         self.averaged = [mean.to(self.around.device) for mean in state["averaged"].values()]
         self.optimisers = self._optimisers()
         for name, optimiser in self.optimisers.items():
             load_optimiser(optimiser, state["optimisers"][name])
-
-    def _new_critic(self, known: int, task: int) -> Critic:
-        critic = Critic(
-            self.around.channels,
-            known,
-            network=self.settings.network,
-            width=self.settings.critic_width,
-            kernel=self.settings.critic_kernel,
-            generator=generator(self.around.seed, "critic", task),
-        ).to(self.around.device)
-        return critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
     def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
         return {

@@ -18,7 +18,7 @@ from torch import Tensor
 from engram import parallel
 from engram.data.stream import Task
 from engram.errors import DivergedError
-from engram.methods.adversarial import Critic, critic_terms, generator_terms
+from engram.methods.adversarial import Critic, critic_terms, generator_terms, new_critic
 from engram.methods.dgm_settings import DGMwSettings
 from engram.methods.learner import State, Surroundings
 from engram.methods.rarity import draw_rows, odds
@@ -33,16 +33,28 @@ from engram.seeding import generator
 class Imprint:
     """One task's training of the generator: its critic, its optimisers, its masks.
 
-    `known` is how many classes the critic tells apart: the task's own, or all seen where it is the solver as well.
+    `known` is how many classes the critic tells apart: the task's own, or all seen where it is the solver as well. It
+    goes on from the critic `before`, if there is one.
     """
 
-    def __init__(self, net: PlasticGenerator, around: Surroundings, *, task: int, classes: int, known: int) -> None:
+    def __init__(
+        self,
+        net: PlasticGenerator,
+        around: Surroundings,
+        *,
+        task: int,
+        classes: int,
+        known: int,
+        before: Critic | None = None,
+    ) -> None:
         self.net, self.around, self.known = net, around, known
         self.settings: DGMwSettings = around.settings
         self.steps = self.settings.steps * classes
         """B in the annealing: steps per round."""
         net.begin(classes, generator=generator(around.seed, "private", task))
         self.critic = new_critic(around, known, task)
+        if before is not None:  # old columns, where it has any, come first
+            self.critic.take_over(before, classes=known - classes)
         self.optimisers = {
             name: torch.optim.Adam(module.parameters(), lr=self.settings.learning_rate, betas=(0.5, 0.999), fused=True)
             for name, module in (("critic", self.critic), ("generator", net))
@@ -214,17 +226,3 @@ class Imprint:
             imprint._fix([mask.to(around.device) for mask in state["fixed"].values()])
         imprint.averaged = [mean.to(around.device) for mean in state["averaged"].values()]
         return imprint
-
-
-def new_critic(around: Surroundings, known: int, task: int) -> Critic:
-    """A fresh critic for a task."""
-    settings: DGMwSettings = around.settings
-    critic = Critic(
-        around.channels,
-        known,
-        network=settings.network,
-        width=settings.critic_width,
-        kernel=settings.critic_kernel,
-        generator=generator(around.seed, "critic", task),
-    ).to(around.device)
-    return critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
