@@ -92,6 +92,9 @@ class RuntimeConfig:
     """`auto` (CUDA, then MPS, then CPU), `cpu`, `cuda`, `cuda:1`, `mps`."""
     threads: int = 0
     """CPU threads; 0 takes one per core that this process may use, or its share of them beside others of its run."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the forward passes of training; all else is float32, so old images stay the same to the bit. For GPUs: CPUs
+    are slower with bfloat16."""
     checkpoint_seconds: float = 10.0
     """Save at the end of an epoch when this much time has passed since the last save; always after a task."""
     wait_seconds: float = 60.0

@@ -20,8 +20,8 @@ from engram.experiment.folder import read_origin
 from engram.experiment.pictures import sheet
 from engram.experiment.records import Record, read_records
 from engram.experiment.run import prepare
-from engram.methods.learner import Learner, Surroundings
-from engram.methods.registry import find_method
+from engram.methods.learner import Learner
+from engram.methods.registry import find_method, surroundings
 from engram.seeding import generator
 
 
@@ -49,10 +49,7 @@ def reopen(folder: Path) -> OpenRun:
     head = records[0]
     device = prepare(origin.config.runtime)
     method = find_method(origin.config.method)
-    around = Surroundings(
-        head["channels"], origin.config.training, origin.config.method_settings, origin.config.seed, device
-    )
-    learner = method.build(around)
+    learner = method.build(surroundings(origin.config, head["channels"], device))
     learner.load(saved.state)
     seen = [c for task in head["tasks"][: saved.meta["task"]] for c in task]
     names = tuple(head["class_names"][c] for c in seen)

@@ -47,8 +47,8 @@ from engram.experiment.folder import (
 from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display, Quiet
 from engram.experiment.records import RecordWriter, Unwritten, read_records
-from engram.methods.learner import Clock, Learner, Surroundings
-from engram.methods.registry import configure, find_method
+from engram.methods.learner import Clock, Learner
+from engram.methods.registry import configure, find_method, surroundings
 from engram.seeding import generator
 
 
@@ -84,12 +84,14 @@ class Request:
         return configure(settings=self.settings, **self.said)
 
     def over(self, stored: Config, folder: Path) -> Config:
-        """The configuration to go on with: the stored one. Only where and how it computes may be set anew."""
+        """The configuration to go on with: the stored one. Only where and how it computes may be set anew, but for the
+        precision, which changes more than the last bits."""
         if self.said.get("method", stored.method) != stored.method:
             wanted = replace(stored, method=self.said["method"])
         else:
             wanted = compose(stored, {**self.said, **self.settings})
-        if other := differences(replace(stored, runtime=wanted.runtime), wanted):
+        allowed = replace(wanted.runtime, precision=stored.runtime.precision)
+        if other := differences(replace(stored, runtime=allowed), wanted):
             raise RunError(
                 f"{folder} was started with another configuration ({'; '.join(other)}); "
                 "leave these out to go on with it, or choose another --out"
@@ -136,8 +138,7 @@ def run(
             "bring the old data back, or start anew with another --out"
         )
     chosen = find_method(config.method)
-    around = Surroundings(dataset.channels, config.training, config.method_settings, config.seed, device)
-    learner = chosen.build(around)
+    learner = chosen.build(surroundings(config, dataset.channels, device))
     stream = ClassStream(
         dataset,
         config.stream.classes_per_task,

@@ -8,6 +8,8 @@ One step draws one batch of fakes and uses it for both, the critic first: the ge
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +21,9 @@ from engram.nets.dcgan import GrowingHead, Trunk
 from engram.nets.residual import ResidualTrunk, ResNet18
 from engram.plastic.losses import critic_loss, generator_loss, gradient_penalty
 from engram.seeding import generator as named_generator
+
+Lowered = Callable[[], contextlib.AbstractContextManager[object]]
+"""`Surroundings.lowered`: the precision of forward passes. Losses and the penalty have their own, float32."""
 
 
 class Critic(nn.Module):
@@ -101,6 +106,7 @@ def critic_terms(
     targets: Tensor | None = None,
     replay: tuple[Tensor, Tensor] | None = None,
     u: Tensor | None,
+    lowered: Lowered = contextlib.nullcontext,
 ) -> CriticTerms:
     """Real, fake and replayed images in one pass.
 
@@ -108,8 +114,9 @@ def critic_terms(
     where on the lines from fakes to real images the penalty is taken; None for none.
     """
     old, old_targets = replay if replay is not None else (real[:0], None)
-    scores, classes = critic(torch.cat([real, fake, old]))
-    count = len(real)
+    with lowered():
+        scores, classes = critic(torch.cat([real, fake, old]))
+    scores, classes, count = scores.float(), classes.float(), len(real)
     class_term = None
     if targets is not None:
         answers, truth = classes[:count], targets
@@ -123,11 +130,14 @@ def critic_terms(
     )
 
 
-def generator_terms(critic: Critic, fake: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def generator_terms(
+    critic: Critic, fake: Tensor, targets: Tensor | None, *, lowered: Lowered = contextlib.nullcontext
+) -> tuple[Tensor, Tensor | None]:
     """The generator's adversarial term and its class term. The critic is held still: its gradients are not computed."""
     critic.requires_grad_(False)
     try:
-        scores, classes = critic(fake)
+        with lowered():
+            scores, classes = critic(fake)
     finally:
         critic.requires_grad_(True)
-    return generator_loss(scores), None if targets is None else F.cross_entropy(classes, targets)
+    return generator_loss(scores.float()), None if targets is None else F.cross_entropy(classes.float(), targets)

@@ -164,11 +164,13 @@ class Gan:
         z = torch.cat([parallel.own(some) for some in noise]).to(device)
         columns = torch.cat([parallel.own(some) for some in batches]).to(device)
         u = parallel.own(torch.rand(size, generator=draws))
-        all_fakes = self.generator(z, columns)
+        with self.around.lowered():
+            all_fakes = self.generator(z, columns)
+        all_fakes = all_fakes.float()
         real = normalise(parallel.own(real).to(device))
         fake, rest = all_fakes[: len(real)], slice(len(real), None)
         targets = parallel.own(targets).to(device) if targets is not None else None
-        terms = critic_terms(self.critic, real, fake.detach(), targets=targets, u=u)
+        terms = critic_terms(self.critic, real, fake.detach(), targets=targets, u=u, lowered=self.around.lowered)
         assert terms.penalty is not None
         loss = terms.adversarial + settings.lambda_gp * terms.penalty
         if terms.classes is not None:
@@ -177,7 +179,7 @@ class Gan:
         parallel.backward(loss, self.critic.parameters(), rows=size)
         self.optimisers["critic"].step()
 
-        adversarial, aux = generator_terms(self.critic, fake, targets)
+        adversarial, aux = generator_terms(self.critic, fake, targets, lowered=self.around.lowered)
         losses = {"critic": terms.adversarial, "generator": adversarial}
         loss = adversarial
         if aux is not None:

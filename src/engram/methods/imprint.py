@@ -109,7 +109,9 @@ class Imprint:
             else:
                 s = unit_scale(epoch + 1, self.mask_epochs, settings.s_max)
             masks = self.net.soft_masks(s)
-        fake = self.net(z, classes, masks, alive=self.alive or None)
+        with self.around.lowered():
+            fake = self.net(z, classes, masks, alive=self.alive or None)
+        fake = fake.float()
 
         terms = critic_terms(
             self.critic,
@@ -118,6 +120,7 @@ class Imprint:
             targets=targets if self.known > 1 else None,
             replay=replay,
             u=u,
+            lowered=self.around.lowered,
         )
         loss = terms.adversarial
         if terms.penalty is not None:
@@ -128,7 +131,9 @@ class Imprint:
         parallel.backward(loss, self.critic.parameters(), rows=size)
         self.optimisers["critic"].step()
 
-        adversarial, aux = generator_terms(self.critic, fake, targets if len(task.classes) > 1 else None)
+        adversarial, aux = generator_terms(
+            self.critic, fake, targets if len(task.classes) > 1 else None, lowered=self.around.lowered
+        )
         losses = {"critic": terms.adversarial, "generator": adversarial}
         loss = adversarial
         if aux is not None:

@@ -5,6 +5,7 @@ A learner is told the shape of the images and its own settings. Nothing tells it
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -28,6 +29,17 @@ class Surroundings:
     """The method's own dataclass."""
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    def lowered(self) -> contextlib.AbstractContextManager[object]:
+        """Around a forward pass of training: it is computed in the lower precision, where that is asked for.
+
+        What comes out of the pass is then to be made float32, and losses, penalties, weights, masks and whatever is
+        kept or told is computed outside of it.
+        """
+        if self.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
 
 class Observer(Protocol):

@@ -57,8 +57,13 @@ def build(
 ) -> Learner:
     """A learner for a data set, with the data set's preset and `group.field` settings: methods as a library."""
     config = configure(dataset=dataset.name, method=name, seed=seed, settings=settings)
-    around = Surroundings(dataset.channels, config.training, config.method_settings, seed, torch.device(device))
-    return find_method(name).build(around)
+    return find_method(name).build(surroundings(config, dataset.channels, torch.device(device)))
+
+
+def surroundings(config: Config, channels: int, device: torch.device) -> Surroundings:
+    """What a configuration tells a learner."""
+    training, own, precision = config.training, config.method_settings, config.runtime.precision
+    return Surroundings(channels, training, own, config.seed, device, precision)
 
 
 def configure(

@@ -90,10 +90,13 @@ class Solver:
             set_rate(self.optimiser, training, self.clock.share)
             # shared out last: every process changes the whole batch in the same way
             x, truth = parallel.own(x), parallel.own(targets[rows]).to(device)
+            with self.around.lowered():
+                scores = self.net(x)
+            scores = scores.float()
             if loss is None:
-                value = F.cross_entropy(self.net(x), truth, label_smoothing=training.label_smoothing)
+                value = F.cross_entropy(scores, truth, label_smoothing=training.label_smoothing)
             else:
-                value = loss(x, self.net(x), truth)
+                value = loss(x, scores, truth)
             self.optimiser.zero_grad()
             parallel.backward(value, self.net.parameters(), rows=len(rows))
             if before_step is not None:

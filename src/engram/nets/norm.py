@@ -16,6 +16,7 @@ def batch_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     """x (B, units, H, W) by the batch's own statistics, then times weight plus bias, each (units,)."""
     if not _shared():
         return F.batch_norm(x, None, None, weight, bias, training=True, eps=eps)
+    x = _wide(x)
     mean, variance, _ = _moments(x)
     return _normalised(x, mean, variance, weight, bias, eps)
 
@@ -30,6 +31,7 @@ class BatchNorm2d(nn.BatchNorm2d):
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         assert self.momentum is not None
+        x = _wide(x)
         mean, variance, count = _moments(x)
         with torch.no_grad():
             self.running_mean.lerp_(mean.to(x.dtype), self.momentum)
@@ -40,6 +42,11 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 def _shared() -> bool:
     return torch.is_grad_enabled() and parallel.world().many
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Statistics are no less precise than torch's own, which are float32 for bfloat16 as well."""
+    return x.float() if x.dtype == torch.bfloat16 else x
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -210,11 +210,13 @@ def _in_order(by_task: dict[int, T]) -> tuple[T, ...]:
 
 
 def _settings(path: Path, problems: list[Problem]) -> dict[str, str] | None:
-    """What decides the result but for the seeds. `runtime` (threads, device) changes no more than the last bits, and
-    the preset's name says nothing that its values do not."""
+    """What decides the result but for the seeds. `runtime` (threads, device) changes no more than the last bits, its
+    precision aside, and the preset's name says nothing that its values do not."""
     try:
         config = json.loads(path.read_bytes())["config"]
         groups = {"stream": config["stream"], "training": config["training"], "method": config["method_settings"]}
+        if (precision := config["runtime"].get("precision", "float32")) != "float32":
+            groups["runtime"] = {"precision": precision}
         return {f"{g}.{name}": plain(_value(value)) for g, group in groups.items() for name, value in group.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         problems.append(Problem(str(path), "no configuration that can be read: the run is not averaged with others"))
