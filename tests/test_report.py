@@ -69,6 +69,13 @@ def test_configurations_are_never_averaged_together(tmp_path: Path) -> None:
     assert [g.final and round(g.final.value, 6) for g in (first, second)] == [90.0, 70.0]
 
 
+def test_runs_in_another_precision_are_another_configuration(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", seed=1, settings={"runtime.precision": "float32"})
+    write_run(tmp_path / "c", seed=2, settings={"runtime.precision": "bfloat16"})
+    assert [g.seeds for g in groups_of(tmp_path)] == ["0, 1", "2"]
+
+
 def test_threads_and_class_order_do_not_make_a_configuration(tmp_path: Path) -> None:
     write_run(tmp_path / "a", seed=0)
     write_run(tmp_path / "b", seed=1, order_seed=7)

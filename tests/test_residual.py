@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,10 @@ from conftest import write_npz
 from engram.data.datasets import load
 from engram.data.stream import ClassStream
 from engram.memory.generative import consolidate, extract, shared_weights
+from engram.methods import dgm
 from engram.methods.dgm import DGM
-from engram.methods.registry import build
+from engram.methods.learner import Clock, Silent
+from engram.methods.registry import build, configure, find_method, surroundings
 from engram.nets.generator import ClassNorm, PlasticGenerator
 from engram.nets.residual import CriticBlock, ResidualTrunk, ResNet18
 from engram.plastic.masks import Variant
@@ -143,22 +146,58 @@ def test_the_generative_methods_run_on_them(method: str, channels: int, tmp_path
                 assert len({learner.net.plastic[n].size().units for n in learner.net.wiring.into(level)}) == 1
 
 
+COUNTS: dict[str, Any] = {
+    "method.epochs": 2, "method.steps": 1, "method.batch_size": 2, "method.statistics": 1, "method.replay": 2,
+    "training.epochs": 1, "training.batch_size": 2,
+}  # fmt: skip
+
+
+class StopAfterOne(Silent):
+    """Stops the learner after a step."""
+
+    def batch(self, clock: Clock) -> None:
+        raise InterruptedError
+
+
 @pytest.mark.parametrize("method", ["dgmw", "dgma"])
-def test_a_step_at_the_papers_size(method: str, tmp_path: Path) -> None:
-    """Shapes, gradients, growth and retention of the presets that are meant for a GPU, one step a movement."""
-    dataset = load(f"npz:{write_npz(tmp_path / 'a.npz', channels=3, per_class=6)}")
-    settings = {**TINY, "method.width": 128, "method.noise": 128, "method.critic_width": 128, "method.steps": 1,
-                "method.masking": 0.5, "method.statistics": 1, "method.replay": 8, "method.batch_size": 2,
-                "method.lambda_ru": 0.0, "training.network": "resnet18", "training.width": 64}  # fmt: skip
-    learner = build(method, dataset, settings=settings)
+@pytest.mark.parametrize(("preset", "width", "critic"), [("cifar10", 128, ResidualTrunk), ("imagenet50", 64, ResNet18)])
+def test_a_step_at_the_papers_size(
+    preset: str, width: int, critic: type[nn.Module], method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The presets that are meant for a GPU, only their counts made small: shapes, gradients, growth, retention."""
+    # 256 images give statistics; 4 do to see that they are taken
+    monkeypatch.setattr(dgm, "consolidate", partial(consolidate, batch_size=4))
+    config = configure(dataset=preset, method=method, settings=COUNTS)
+    assert config.stream.classes_per_task == (1 if preset == "cifar10" else 10)
+    learner = find_method(method).build(surroundings(config, 3, torch.device("cpu")))
     assert isinstance(learner, DGM)
+    assert learner.net.units == [width] * 7
+    solver = learner.rehearsal.solver.net[0]
+    assert isinstance(solver, ResNet18)
+    assert solver.features == 512
     before = [layer.weight.detach().clone() for layer in learner.net.plastic]
-    for number, task in enumerate(ClassStream(dataset, 2)):
-        learner.learn(task)
-        assert learner.retention() == []
-        if number == 0:
-            for old, layer in zip(before, learner.net.plastic, strict=True):
-                block = layer.weight[: old.shape[0], : old.shape[1]]
-                assert not torch.equal(old, block), "every layer has learned"
-                assert layer.weight.numel() >= old.numel()
-            assert sum(layer.weight.numel() for layer in learner.net.plastic) > sum(w.numel() for w in before)
+    stream = iter(ClassStream(load(f"npz:{write_npz(tmp_path / 'a.npz', channels=3, per_class=6)}"), 2))
+    task = next(stream)
+
+    with contextlib.suppress(InterruptedError):
+        learner.learn(task, observe=StopAfterOne())
+    assert learner.imprint is not None
+    assert isinstance(learner.imprint.critic.trunk, critic)
+    for name, parameter in [*learner.imprint.critic.named_parameters(), *learner.net.named_parameters()]:
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any() or name == "score.bias", name  # which adds as much to real as to fake
+
+    learner.learn(task)
+    assert learner.retention() == []
+    assert learner.scores(task.images[:2]).shape == (2, 2)
+    sizes = [(old.numel(), layer.weight.numel()) for old, layer in zip(before, learner.net.plastic, strict=True)]
+    assert all(now >= old for old, now in sizes)
+    assert sum(now for _, now in sizes) > sum(old for old, _ in sizes)
+    for old, layer in zip(before, learner.net.plastic, strict=True):
+        assert not torch.equal(old, layer.weight[: old.shape[0], : old.shape[1]]), "every layer has learned"
+
+    del task
+    with contextlib.suppress(InterruptedError):  # a step of the next task, in the grown network
+        learner.learn(next(stream), observe=StopAfterOne())
+    assert learner.retention() == []
