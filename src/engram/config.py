@@ -152,9 +152,8 @@ _SHAPES: Settings = {**_REPLAY, "method.rare": 4.0}
 _SHAPES_TOLD: Settings = {**_SHAPES, "method.replay": 6400}
 """For one generator of all classes that is told which to draw: it needs the time more than the solver does."""
 
-_RETRAINED: Settings = {"method.new_share": 0.5, "method.later_rate": 0.25}
-"""For a generator that is retrained on its own drawings: half of what the critic sees is new, and the old is changed
-slowly."""
+_RETRAINED: Settings = {"method.new_share": 0.5}
+"""For a generator that is retrained on its own drawings: half of what its critic sees is new."""
 
 _SVHN: Settings = {
     **_REPLAY,
@@ -315,6 +314,11 @@ PRESETS: dict[str, dict[str, Settings]] = {
         **dict.fromkeys(_RIVALS, _IMAGENET),
         "mergan": {**_IMAGENET, **_RETRAINED},
     },
+    "cifar10-quick": {
+        "joint": {"training.augment": "photo", "training.epochs": 5},
+        "finetune": _ONCE,
+        **dict.fromkeys((*_DGM, *_RIVALS), _REPLAY),
+    },
     "imagenet50-quick": {
         "*": _PHOTOS,
         **dict.fromkeys(_DGM, _PHOTOS_DGM),
@@ -326,12 +330,26 @@ PRESETS: dict[str, dict[str, Settings]] = {
 
 def preset_settings(preset: str, dataset: str, method: str) -> dict[str, Any]:
     """The `group.field` values that a preset gives a method on a data set."""
+    by_method = PRESETS[_preset_name(preset, dataset)]
+    return {**by_method.get("*", {}), **by_method.get(method, {})}
+
+
+def _preset_name(preset: str, dataset: str) -> str:
     if preset == "auto":
-        preset = dataset if dataset in PRESETS else "default"
+        return dataset if dataset in PRESETS else "default"
     if preset not in PRESETS:
         raise unknown("preset", preset, ["auto", *PRESETS])
-    by_method = PRESETS[preset]
-    return {**by_method.get("*", {}), **by_method.get(method, {})}
+    return preset
+
+
+def lighter_presets(config: Config) -> list[str]:
+    """Smaller forms of a configuration's preset: its name and more.
+
+    >>> lighter_presets(Config(dataset="cifar10")), lighter_presets(Config(dataset="mnist"))
+    (['cifar10-quick'], [])
+    """
+    chosen = _preset_name(config.preset, config.dataset)
+    return [name for name in PRESETS if name.startswith(f"{chosen}-")]
 
 
 def compose(base: Config, settings: Mapping[str, Any]) -> Config:

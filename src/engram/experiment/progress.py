@@ -29,7 +29,7 @@ class Display(Protocol):
     def __exit__(self, *error: Any) -> None: ...
 
     def begin(
-        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], differing: list[str]
+        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: list[str]
     ) -> None:
         """The run starts, or goes on after `done` tasks; `images` per task measure the work."""
         ...
@@ -53,7 +53,7 @@ class Quiet:
         pass
 
     def begin(
-        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], differing: list[str]
+        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: list[str]
     ) -> None:
         pass
 
@@ -109,7 +109,7 @@ class Watch:
         self.bar.stop()
 
     def begin(
-        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], differing: list[str]
+        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: list[str]
     ) -> None:
         self.images = images
         self.index = done
@@ -119,8 +119,8 @@ class Watch:
         if done or evaluations:
             what += f", going on after task {done}"
         self._line(what)
-        for line in differing:
-            self._line(f"note: since the start, {escape(line)}; the last bits may differ")
+        for note in notes:
+            self._line(f"note: {escape(note)}")
 
     def task(self, index: int, class_names: Sequence[str]) -> None:
         self.index = index

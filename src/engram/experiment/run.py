@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import torch
 
 from engram import parallel
-from engram.config import Config, RuntimeConfig, compose, demand, differences
+from engram.config import Config, RuntimeConfig, compose, demand, differences, lighter_presets
 from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError, DivergedError, RunError
@@ -159,7 +159,10 @@ def run(
                 write_origin(folder, origin)
             experiment = _Experiment(folder, config, learner, display or Quiet(), board, stop or Stop())
             offset = experiment.restore()  # refuses a damaged checkpoint before anything is written
-            experiment.go(dataset, stream, offset, note_environment(folder, device))
+            notes = [f"since the start, {line}; the last bits may differ" for line in note_environment(folder, device)]
+            lighter = lighter_presets(config) if known is None and device.type == "cpu" else []
+            notes += [f"these sizes are meant for a GPU; for a CPU there is --preset {name}" for name in lighter]
+            experiment.go(dataset, stream, offset, notes)
     return folder
 
 
@@ -197,7 +200,7 @@ class _Experiment:
         """Mean of a step, epoch by epoch; None for those of an earlier start."""
         self.began = self.saved_at = time.monotonic()
 
-    def go(self, dataset: Dataset, stream: ClassStream, offset: int, differing: list[str]) -> None:
+    def go(self, dataset: Dataset, stream: ClassStream, offset: int, notes: list[str]) -> None:
         """All tasks that are not done yet. `offset`: how long the records were at the last checkpoint."""
         stream.skip_to(self.task)
         if parallel.world().many:  # and nobody writes before all have read the checkpoint
@@ -210,7 +213,7 @@ class _Experiment:
             parallel.anybody(False)  # the records are cut back before others read them
             evaluations = [r for r in read_records(self.folder) if r["kind"] == "evaluation"]
             self.board.replay(read_records(self.folder))
-            self.display.begin(self.config, stream.sizes, self.task, evaluations, differing)
+            self.display.begin(self.config, stream.sizes, self.task, evaluations, notes)
             matrix = [metrics.task_row(r["confusion"], [*map(len, stream.tasks)][: r["task"] + 1]) for r in evaluations]
             try:
                 for task in stream:

@@ -55,9 +55,6 @@ class GanSettings:
     would have a tenth of the steps to be learned in, while the other nine have been learned before."""
     learning_rate: float = 2e-3
     """Of generator and critic (Adam, betas 0.5 and 0.999); falls to 0 over the second half of the task."""
-    later_rate: float = 1.0
-    """The rate from the second task on, as a share of the first task's: a generator that is retrained on its own
-    drawings draws the old classes more alike with every task, and the faster it learns the more so."""
     lambda_gp: float = 1.0
     """Weight of the gradient penalty."""
     lambda_aux: float = 1.0
@@ -85,7 +82,6 @@ class GanSettings:
         for name in ("rare", "lambda_gp", "lambda_aux"):
             demand(getattr(self, name) >= 0, f"method.{name}", getattr(self, name), "0 or more")
         demand(0 < self.learning_rate < 1, "method.learning_rate", self.learning_rate, "above 0 and below 1")
-        demand(0 < self.later_rate <= 1, "method.later_rate", self.later_rate, "above 0 and at most 1")
         demand(0 <= self.average < 1, "method.average", self.average, "0 or more and below 1")
         demand(self.critic_kernel in (3, 4, 5), "method.critic_kernel", self.critic_kernel, "3, 4 or 5")
         demand(0 <= self.new_share < 1, "method.new_share", self.new_share, "0 or more and below 1")
@@ -199,11 +195,10 @@ class Gan:
         return parallel.mean(losses, rows=size)
 
     def _set_rate(self, share: float) -> None:
-        """Level, then down to 0 in a straight line; lower in later tasks, where asked."""
-        later = self.settings.later_rate if self.previous is not None else 1.0
+        """Level, then down to 0 in a straight line."""
         for optimiser in self.optimisers.values():
             for group in optimiser.param_groups:
-                group["lr"] = self.settings.learning_rate * later * min(1.0, 2 * (1 - share))
+                group["lr"] = self.settings.learning_rate * min(1.0, 2 * (1 - share))
 
     @torch.no_grad()
     def finish(self, task: int, mix: Tensor, *, group: int) -> None:
