@@ -76,6 +76,13 @@ def test_runs_in_another_precision_are_another_configuration(tmp_path: Path) -> 
     assert [g.seeds for g in groups_of(tmp_path)] == ["0, 1", "2"]
 
 
+def test_a_setting_that_came_later_does_not_part_new_seeds_from_old(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", seed=0)
+    write_run(tmp_path / "b", seed=1, settings={"method.real_now": 0.0, "method.critic": "auto"})
+    write_run(tmp_path / "c", seed=2, settings={"method.real_now": 0.5, "method.critic": "auto"})
+    assert [g.seeds for g in groups_of(tmp_path)] == ["0, 1", "2"]
+
+
 def test_threads_and_class_order_do_not_make_a_configuration(tmp_path: Path) -> None:
     write_run(tmp_path / "a", seed=0)
     write_run(tmp_path / "b", seed=1, order_seed=7)

@@ -209,6 +209,21 @@ def _in_order(by_task: dict[int, T]) -> tuple[T, ...]:
     return tuple(by_task[task] for task in sorted(by_task))
 
 
+BEFORE = {
+    "training.network": "digits",
+    "training.width": "32",
+    "method.network": "dcgan",
+    "method.critic": "auto",
+    "method.critic_start": "fresh",
+    "method.rare": "0",
+    "method.new_share": "0",
+    "method.real_now": "0",
+    "method.distil": "0",
+}
+"""Settings that came later, and what was done before there was a choice. A run that says so and one from before the
+setting existed are of one configuration: they count as seeds of the same row."""
+
+
 def _settings(path: Path, problems: list[Problem]) -> dict[str, str] | None:
     """What decides the result but for the seeds. `runtime` (threads, device) changes no more than the last bits, its
     precision aside, and the preset's name says nothing that its values do not."""
@@ -217,7 +232,8 @@ def _settings(path: Path, problems: list[Problem]) -> dict[str, str] | None:
         groups = {"stream": config["stream"], "training": config["training"], "method": config["method_settings"]}
         if (precision := config["runtime"].get("precision", "float32")) != "float32":
             groups["runtime"] = {"precision": precision}
-        return {f"{g}.{name}": plain(_value(value)) for g, group in groups.items() for name, value in group.items()}
+        known = {f"{g}.{name}": plain(_value(value)) for g, group in groups.items() for name, value in group.items()}
+        return {key: value for key, value in known.items() if BEFORE.get(key) != value}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         problems.append(Problem(str(path), "no configuration that can be read: the run is not averaged with others"))
         return None

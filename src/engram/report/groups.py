@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from engram.evaluation import metrics
 from engram.evaluation.paper import TABLE_1
-from engram.report.gather import Run
+from engram.report.gather import BEFORE, Run
 from engram.report.records import Evaluation
 
 TITLES = {
@@ -208,7 +208,9 @@ def _named(groups: list[Group]) -> list[Group]:
     known = [g.runs[0].settings or {} for g in groups]
     keys = [key for key in dict.fromkeys(k for s in known for k in s) if len({s.get(key) for s in known}) > 1]
     texts = [
-        "configuration not known" if not s else ", ".join(f"{_short(key, keys)}={s.get(key, '-')}" for key in keys)
+        ", ".join(f"{_short(key, keys)}={s.get(key) or BEFORE.get(key, '-')}" for key in keys)
+        if s
+        else "configuration not known"
         for s in known
     ]
     handy = all(len(text) <= SHORT for text in texts) and len(set(texts)) == len(texts)
