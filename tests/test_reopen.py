@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from conftest import SMALL_GAN, write_npz
 from engram.cli import call
+from engram.errors import ConfigError
 from engram.experiment import checkpoint
 from engram.experiment.reopen import reopen, verify
 from engram.memory.exemplars import herd
@@ -83,7 +85,7 @@ def test_the_relaxed_setting_says_what_it_stores(tmp_path: Path) -> None:
     folder = trained(tmp_path, "dgmw", "method.K=6", "method.selection=herding")
     line = verify(folder)[-1]
     assert line.ok
-    assert "not strict" in line.detail
+    assert "not strict: it stores real images" in line.detail
     assert "6 found" in line.detail
 
 
@@ -102,6 +104,15 @@ def test_sample_and_predict(tmp_path: Path, channels: int, capsys: pytest.Captur
     line = capsys.readouterr().out
     assert line.startswith(f"{image}: ")
     assert line.split(": ")[1][0] in "012"
+
+
+def test_a_class_is_meant_by_its_name_or_else_by_its_number(one_task: Path) -> None:
+    run = reopen(one_task)
+    named = replace(run, names=("cat", "2", "a, b"), numbers=(2, 0, 5))
+    assert [named.column(word) for word in ("cat", "2", "0", "5")] == [0, 1, 1, 2]
+    for word in ("dog", "1", "-1", "²", ""):
+        with pytest.raises(ConfigError, match="unknown class"):
+            named.column(word)
 
 
 @pytest.mark.parametrize(

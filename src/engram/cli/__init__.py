@@ -128,7 +128,7 @@ def build_parser() -> Parser:
 
     sample = commands.add_parser("sample", help="draw images of learned classes from a run's generator, as a PNG")
     sample.add_argument("run", type=Path, metavar="RUN", help="run folder")
-    sample.add_argument("--classes", metavar="A,B", help="names of classes, one row each (default: all)")
+    sample.add_argument("--classes", metavar="A,B", help="classes by name or number, one row each (default: all)")
     sample.add_argument("--per-class", type=int, default=10, metavar="N", help="images per class (default: 10)")
     sample.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the noise (default: 0)")
     sample.add_argument("--out", type=Path, default=Path("grid.png"), metavar="FILE", help="default: grid.png")

@@ -52,7 +52,6 @@ def do_run(chosen: argparse.Namespace) -> int:
 
 
 def do_sample(chosen: argparse.Namespace) -> int:
-    from engram.errors import unknown
     from engram.experiment.files import write_atomically
     from engram.experiment.pictures import png
     from engram.experiment.reopen import demand_classes, reopen, sample_grid
@@ -61,16 +60,14 @@ def do_sample(chosen: argparse.Namespace) -> int:
         raise ConfigError(f"--per-class {chosen.per_class} must be 1 or more")
     run = reopen(chosen.run)
     demand_classes(run)
-    wanted = chosen.classes.split(",") if chosen.classes else list(run.names)
-    for name in wanted:
-        if name not in run.names:
-            raise unknown("class", name, run.names)
-    grid = sample_grid(run, [run.names.index(name) for name in wanted], chosen.per_class, chosen.seed)
+    words = chosen.classes.split(",") if chosen.classes else []
+    columns = [run.column(word.strip()) for word in words] or list(range(len(run.names)))
+    grid = sample_grid(run, columns, chosen.per_class, chosen.seed)
     try:
         write_atomically(chosen.out, png(grid))
     except OSError as error:
         raise ConfigError(f"--out {chosen.out} cannot be written ({error}); name a .png file") from error
-    print(f"{chosen.out}: {', '.join(wanted)}")
+    print(f"{chosen.out}: {', '.join(run.names[column] for column in columns)}")
     return 0
 
 

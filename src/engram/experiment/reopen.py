@@ -14,7 +14,7 @@ from torch import Tensor
 from engram.config import Config
 from engram.data.datasets import Check, load, resize
 from engram.data.formats import decode_image
-from engram.errors import ConfigError, EngramError, RunError
+from engram.errors import ConfigError, EngramError, RunError, unknown
 from engram.experiment import checkpoint
 from engram.experiment.folder import read_origin
 from engram.experiment.pictures import sheet
@@ -36,7 +36,17 @@ class OpenRun:
     state: dict[str, Any]
     names: tuple[str, ...]
     """Names of the classes that the learner can answer, in order of appearance."""
+    numbers: tuple[int, ...]
+    """The data set's numbers of the same."""
     channels: int
+
+    def column(self, word: str) -> int:
+        """Which class somebody means, by its name or else by its number."""
+        if word in self.names:
+            return self.names.index(word)
+        if word.isdecimal() and int(word) in self.numbers:
+            return self.numbers.index(int(word))
+        raise unknown("class", word, self.names)
 
 
 def reopen(folder: Path) -> OpenRun:
@@ -53,7 +63,7 @@ def reopen(folder: Path) -> OpenRun:
     learner.load(saved.state)
     seen = [c for task in head["tasks"][: saved.meta["task"]] for c in task]
     names = tuple(head["class_names"][c] for c in seen)
-    return OpenRun(folder, origin.config, records, learner, saved.state, names, head["channels"])
+    return OpenRun(folder, origin.config, records, learner, saved.state, names, tuple(seen), head["channels"])
 
 
 # ---------------------------------------------------------------- predict
@@ -127,7 +137,8 @@ def _strictness(run: OpenRun) -> Check:
     method = find_method(run.config.method)
     if method.is_strict(run.config.method_settings):
         return Check("strictness", stored == 0, f"{stored} training images in the state, of {len(known)} looked for")
-    return Check("strictness", True, f"{run.config.method} is not strict: it stores {method.stores}; {stored} found")
+    kept = "stores real images, as it was set to" if method.strict else f"stores {method.stores}"
+    return Check("strictness", True, f"{run.config.method} is not strict: it {kept}; {stored} found")
 
 
 def _print(image: Tensor) -> bytes:
