@@ -15,6 +15,7 @@ SOURCE = Path(engram.__file__).parent
 ROOMS = [
     "errors",
     "config",
+    "presets",
     "seeding",
     "parallel",
     "plastic",
@@ -28,7 +29,7 @@ ROOMS = [
     "cli",
 ]
 WITHOUT_TORCH = [
-    "errors.py", "config.py", "cli/__init__.py", "cli/bench.py", "cli/report.py", "__init__.py",
+    "errors.py", "config.py", "presets.py", "cli/__init__.py", "cli/bench.py", "cli/report.py", "__init__.py",
     "evaluation/metrics.py", "evaluation/paper.py",
     *(str(path.relative_to(SOURCE)) for path in (SOURCE / "report").glob("*.py")),
 ]  # fmt: skip

@@ -10,17 +10,16 @@ import pytest
 
 from engram.config import (
     GROUPS,
-    PRESETS,
     Config,
     NoSettings,
     as_dict,
     compose,
     differences,
     from_dict,
-    preset_settings,
 )
 from engram.errors import ConfigError
 from engram.methods.registry import METHODS, configure
+from engram.presets import PRESETS, preset_settings
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ def do_list(_: argparse.Namespace) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from engram.config import GROUPS, PRESETS, Config
+    from engram.config import GROUPS, Config
     from engram.data.datasets import DATASETS
     from engram.methods.registry import METHODS
+    from engram.presets import PRESETS
 
     out = console()
 

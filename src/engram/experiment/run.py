@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import torch
 
 from engram import parallel
-from engram.config import Config, RuntimeConfig, compose, demand, differences, lighter_presets
+from engram.config import Config, RuntimeConfig, compose, demand, differences
 from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError, DivergedError, RunError
@@ -49,6 +49,7 @@ from engram.experiment.progress import Display, Quiet
 from engram.experiment.records import RecordWriter, Unwritten, read_records
 from engram.methods.learner import Clock, Learner
 from engram.methods.registry import configure, find_method, surroundings
+from engram.presets import lighter_presets
 from engram.seeding import generator
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engram.config import Config, compose, preset_settings
+from engram.config import Config, compose
 from engram.data.datasets import Dataset
 from engram.errors import unknown
 from engram.methods.bounds import FINETUNE, JOINT
@@ -20,6 +20,7 @@ from engram.methods.learner import Learner, Method, Surroundings
 from engram.methods.mergan import MERGAN, MERGAN_RA
 from engram.methods.rwalk import RWALK, RWALK_S
 from engram.methods.si import SI, SI_S
+from engram.presets import preset_settings
 
 METHODS: dict[str, Method] = {
     "joint": JOINT,
