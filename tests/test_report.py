@@ -22,7 +22,7 @@ from engram.report.build import build, write
 from engram.report.compare import compare, verdict
 from engram.report.figures import accuracy
 from engram.report.gather import gather
-from engram.report.groups import Group, Mean, group
+from engram.report.groups import Group, Mean, group, one_per_method, one_per_store, stored
 from engram.report.matrices import mean_matrix, summed_confusion
 from engram.report.plasticity import growth, quality, reuse
 from engram.report.tables import Row, Table, comma_separated, latex, markdown, mean, words
@@ -81,6 +81,17 @@ def test_a_setting_that_came_later_does_not_part_new_seeds_from_old(tmp_path: Pa
     write_run(tmp_path / "b", seed=1, settings={"method.real_now": 0.0, "method.critic": "auto"})
     write_run(tmp_path / "c", seed=2, settings={"method.real_now": 0.5, "method.critic": "auto"})
     assert [g.seeds for g in groups_of(tmp_path)] == ["0, 1", "2"]
+
+
+def test_what_is_stored_makes_lines_of_their_own(tmp_path: Path) -> None:
+    """Of configurations that store alike one is drawn; those that store more or less are compared."""
+    for number, (r, steps) in enumerate([("0.1", 5), ("0.5", 5), ("0.5", 9)]):
+        settings = {"method.r": r, "method.K": 0, "method.steps": steps}
+        write_run(tmp_path / str(number), strict=False, settings=settings)
+    found = groups_of(tmp_path)
+    assert len(found) == 3
+    assert [stored(g) for g in one_per_store(found)] == ["r=0.1", "r=0.5"]
+    assert len(one_per_method(found)) == 1
 
 
 def test_threads_and_class_order_do_not_make_a_configuration(tmp_path: Path) -> None:

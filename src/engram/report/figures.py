@@ -8,7 +8,7 @@ from functools import partial
 from engram.report import charts
 from engram.report.charts import FAINT, HEIGHT, INK, MOST_SERIES, WIDTH, Figure, Rows, Spec
 from engram.report.gather import Run
-from engram.report.groups import Data, Group, Mean, one_per_method
+from engram.report.groups import Data, Group, Mean, one_per_method, one_per_store
 from engram.report.records import Evaluation
 from engram.report.views import MB, SIDE
 
@@ -22,7 +22,7 @@ def accuracy(data: Data, groups: Sequence[Group], *, top5: bool = False) -> list
     bounds = sorted(one_per_method(g for g in groups if g.bound), key=lambda g: g.bound == "lower")
     figures = []
     for strict in (True, False):
-        mine = one_per_method(g for g in groups if not g.bound and g.strict is strict)
+        mine = one_per_store(g for g in groups if not g.bound and g.strict is strict)
         mine = sorted(mine, key=lambda g: -(g.final.value if g.final else 0))[: MOST_SERIES - len(bounds)]
         if not mine and (not strict or not bounds):
             continue

@@ -243,12 +243,32 @@ def main(groups: Sequence[Group]) -> Group:
     return min(groups, key=lambda g: (-len(g.runs) * g.finished, g.runs[0].name.count("/")))
 
 
+def stored(g: Group) -> str:
+    """`r=0.5` or `K=1000`: what a run keeps of real images; empty where its method has no such setting."""
+    settings = g.runs[0].settings or {}
+    r, k, samples = (settings.get(f"method.{name}", "0") for name in ("r", "K", "samples"))
+    if k != "0":
+        return f"K={k}"
+    if samples != "0":
+        return f"{samples} a class"
+    return f"r={r}" if "method.r" in settings else ""
+
+
 def one_per_method(groups: Iterable[Group]) -> list[Group]:
     """Each method's main configuration."""
-    by_method: dict[str, list[Group]] = {}
+    return _mains(groups, lambda g: g.method)
+
+
+def one_per_store(groups: Iterable[Group]) -> list[Group]:
+    """The same, but what a method stores of real images is part of its name: r = 0.1 is another one than r = 0.5."""
+    return _mains(groups, lambda g: (g.method, stored(g)))
+
+
+def _mains(groups: Iterable[Group], name: Callable[[Group], object]) -> list[Group]:
+    by_name: dict[object, list[Group]] = {}
     for g in groups:
-        by_method.setdefault(g.method, []).append(g)
-    return [main(members) for members in by_method.values()]
+        by_name.setdefault(name(g), []).append(g)
+    return [main(members) for members in by_name.values()]
 
 
 def best(groups: Iterable[Group]) -> Group | None:

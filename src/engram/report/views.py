@@ -8,7 +8,7 @@ from functools import partial
 
 from engram.evaluation.paper import TABLE_2, TABLE_3, TABLE_4, paper_accuracy
 from engram.report.gather import Gathered, Run
-from engram.report.groups import SECTIONS, Data, Group, Mean
+from engram.report.groups import SECTIONS, Data, Group, Mean, stored
 from engram.report.tables import NOTHING, Cell, Row, Table, mean, number, words
 
 MB = 1e-6
@@ -68,17 +68,6 @@ def seeds(g: Group) -> str:
 def _highest(groups: Iterable[Group], classes: int) -> float | None:
     values = [m.value for g in groups if g.contender and g.finished and (m := g.score(classes)) is not None]
     return max(values, default=None)
-
-
-def stored(g: Group) -> str:
-    """`r=0.5` or `K=1000`: what a run keeps of real images; empty where its method has no such setting."""
-    settings = g.runs[0].settings or {}
-    r, k, samples = (settings.get(f"method.{name}", "0") for name in ("r", "K", "samples"))
-    if k != "0":
-        return f"K={k}"
-    if samples != "0":
-        return f"{samples} a class"
-    return f"r={r}" if "method.r" in settings else ""
 
 
 def table_2(data: Data, groups: Sequence[Group]) -> Table | None:
