@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from engram.data.datasets import Dataset, load
+from engram.methods.learner import Clock, Silent
 
 # toy networks gain nothing from a second thread, and processes that spin on the same cores slow each other down
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -39,6 +41,21 @@ SMALL: dict[str, dict[str, Any]] = {
     "ewc": {"fisher_images": 20},
     "ewc-s": {"fisher_images": 20},
 }
+
+
+class Interrupt(Silent):
+    """Stops the learner after some number of batches and epochs; 0: never."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def batch(self, clock: Clock) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise InterruptedError
+
+    def epoch(self, losses: Mapping[str, float]) -> None:
+        self.batch(Clock())
 
 
 def write_npz(path: Path, *, classes: int = 4, channels: int = 1, per_class: int = 40, seed: int = 0) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from conftest import SMALL_GAN
+from conftest import SMALL_GAN, Interrupt
 from engram.config import TrainingConfig
 from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream
@@ -31,7 +31,7 @@ from engram.memory.generative import (
 from engram.methods.dgm import DGM
 from engram.methods.dgm_settings import DGMaSettings, DGMwSettings
 from engram.methods.imprint import Imprint
-from engram.methods.learner import Clock, Silent, Surroundings
+from engram.methods.learner import Silent, Surroundings
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.masks import IN_AXIS, OUT_AXIS, Variant, count_usage
 from engram.plastic.wiring import WIRINGS, alive_units, prune
@@ -285,21 +285,6 @@ def test_collapsed_masks_are_said(value: float, word: str) -> None:
         imprint.fix_masks(0)
 
 
-class Stopping(Silent):
-    """Stops a learner after its n-th step, whatever the movement; 0: never."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def batch(self, clock: Clock) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise InterruptedError
-
-    def epoch(self, losses: Mapping[str, float]) -> None:
-        self.batch(Clock())
-
-
 @pytest.mark.parametrize("critic", ["auto", "resnet18"])
 @pytest.mark.parametrize("solver", ["symmetric", "shared"])
 def test_a_critic_that_goes_on_survives_stops_within_and_between_tasks(npz: Path, critic: str, solver: str) -> None:
@@ -319,7 +304,7 @@ def test_a_critic_that_goes_on_survives_stops_within_and_between_tasks(npz: Path
             resumed.load(copy.deepcopy(stopped.state()))
             stopped = resumed
             with contextlib.suppress(InterruptedError):
-                stopped.learn(again, observe=Stopping(after))
+                stopped.learn(again, observe=Interrupt(after))
                 break
         assert state_fingerprint(stopped.state()) == state_fingerprint(whole.state())
         assert torch.equal(stopped.scores(images), whole.scores(images))

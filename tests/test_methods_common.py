@@ -5,19 +5,18 @@ from __future__ import annotations
 import copy
 import functools
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
-from conftest import SMALL, write_npz
+from conftest import SMALL, Interrupt, write_npz
 from engram.config import TrainingConfig
 from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream
 from engram.evaluation.evaluate import evaluate
 from engram.experiment.checkpoint import fingerprint
-from engram.methods.learner import Clock, Learner, Silent, Surroundings
+from engram.methods.learner import Learner, Silent, Surroundings
 from engram.methods.registry import METHODS
 
 TRAINING = TrainingConfig(epochs=4, batch_size=8)
@@ -79,21 +78,6 @@ def test_survives_save_and_load(name: str, tiny: Dataset) -> None:
     images = tiny.test.images
     assert torch.equal(trained(name).scores(images), other.scores(images))
     assert fingerprint(trained(name).state()) == fingerprint(other.state())
-
-
-class Interrupt(Silent):
-    """Stops the learner after some number of batches and epochs."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def batch(self, clock: Clock) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise InterruptedError
-
-    def epoch(self, losses: Mapping[str, float]) -> None:
-        self.batch(Clock())
 
 
 @every_method

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import SMALL_GAN
+from conftest import SMALL_GAN, Interrupt
 from engram.config import TrainingConfig
 from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream, Task
@@ -19,7 +19,6 @@ from engram.methods.dgm_settings import DGMwSettings
 from engram.methods.learner import SILENT, Surroundings
 from engram.methods.rehearsal import SOFTNESS, Rehearsal, apart, class_loss
 from engram.seeding import generator
-from test_methods_common import Interrupt
 
 
 def test_the_distance_between_answers_is_the_divergence_written_out() -> None:
