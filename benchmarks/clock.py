@@ -41,10 +41,31 @@ def matmul(side: int = 2048) -> Callable[[], object]:
 def machine() -> str:
     """One line on where the figures come from; a busy machine is named as one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads, load = torch.get_num_threads(), os.getloadavg()[0]
-    busy = f"; LOAD {load:.1f}: not idle, the figures are worth little" if load > 0.5 else ""
+    threads, others = torch.get_num_threads(), _others()
+    busy = f"; {others:.1f} CORES BUSY WITH OTHER WORK: the figures are worth little" if others > 0.2 else ""
     name = platform.processor() or platform.machine()
     return f"{_model() or name}, {cores} cores, {threads} threads, torch {torch.__version__}{busy}"
+
+
+def _others(seconds: float = 0.5) -> float:
+    """How many cores are at work while this process sleeps; 0 where nobody can tell.
+
+    The load average would remember the benchmark before this one.
+    """
+    try:
+        before = _ticks()
+        time.sleep(seconds)
+        after = _ticks()
+    except OSError:
+        return 0.0
+    return (after - before) / seconds / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks() -> int:
+    """The clock ticks that all cores together have worked, as Linux counts them."""
+    with open("/proc/stat") as lines:
+        user, nice, system, _idle, _waiting, irq, soft_irq, *_ = map(int, lines.readline().split()[1:])
+    return user + nice + system + irq + soft_irq
 
 
 def _model() -> str | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 import clock
 import stage
 from engram.experiment import checkpoint
+from engram.experiment.peak import peak_bytes
 from engram.memory.ledger import ledger
 from engram.methods.dgm import DGM
 from step import PART, imprint_of, our_step, replay_part, solver_part, weighted
@@ -50,7 +50,7 @@ def go_through(past: stage.Past, task: int) -> int:
     solver_part(learner)()
     learner.retention()
     saved(learner)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return peak_bytes() or 0
 
 
 def by_tasks(past: stage.Past, given: argparse.Namespace) -> None:

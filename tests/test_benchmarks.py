@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import scale
 import share
 import stage
 import step
+from engram.experiment.peak import peak_bytes
 from engram.methods.adversarial import critic_terms, generator_terms
 from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import normalise
@@ -154,3 +157,21 @@ def test_the_clock_takes_the_ways_in_turn() -> None:
     seconds = clock.best({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2)
     assert calls == ["a", "b"] * 3
     assert all(0 <= took < 1 for took in seconds.values())
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
+def test_the_peak_of_a_process_is_its_own_and_not_that_of_whoever_started_it() -> None:
+    held = bytearray(b"\1") * 300_000_000
+    code = "from engram.experiment.peak import peak_bytes; print(peak_bytes())"
+    child = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(child.stdout) < 100_000_000 < len(held) < (peak_bytes() or 0)
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not tell")
+def test_work_of_another_process_is_seen_and_named() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            line = clock.machine()
+        finally:
+            other.kill()
+    assert "BUSY" in line

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -44,6 +43,7 @@ from engram.experiment.folder import (
     read_origin,
     write_origin,
 )
+from engram.experiment.peak import peak_bytes
 from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display, Quiet
 from engram.experiment.records import RecordWriter, Unwritten, read_records
@@ -369,16 +369,6 @@ class _Experiment:
                 f"{self.folder / checkpoint.POINTER} does not fit this version of engram ({error}); "
                 "start anew with another --out"
             ) from error
-
-
-def peak_bytes() -> int | None:
-    """The most memory this process has held, where the system tells."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
 def _demand_finite(losses: Mapping[str, float], task: int, epoch: int) -> None:
