@@ -16,7 +16,7 @@ import pytest
 
 from conftest import write_npz
 from engram.cli import call
-from engram.errors import ConfigError
+from engram.errors import ConfigError, RunError
 from engram.experiment.bench import Cell, Plan, bench, rows, share_out
 from engram.experiment.summary import Summary, summarise
 
@@ -169,6 +169,12 @@ def test_mistakes_are_found_before_anything_runs(
     assert call(["bench", *words, "--out", str(tmp_path / "out")]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunError, match="cannot write"):
+        bench(replace(plan(tmp_path, ["finetune"], [0]), out=tmp_path / "file" / "bench"), show=quiet)
 
 
 def test_cores_are_shared_out() -> None:

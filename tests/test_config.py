@@ -52,6 +52,7 @@ def test_texts_are_read_as_the_fields_type(key: str, text: str, value: Any) -> N
         ("training.epoch", "3", "did you mean 'training.epochs'"),
         ("traning.epochs", "3", "unknown group 'traning': did you mean 'training'"),
         ("epochs", "3", "unknown field 'epochs': did you mean 'training.epochs'"),
+        ("method.r", "0.5", "unknown field 'method.r': joint has no settings of its own"),
         ("stream.order", "a,b", "not a list of numbers"),
         ("runtime.device", "tpu", "auto, cpu, cuda, cuda:N or mps"),
         ("stream.holdout", "1", "between 0 and 1"),

@@ -173,6 +173,11 @@ def _unknown_field(base: Config, key: str) -> ConfigError:
     for name in known:
         if name.endswith(f".{key}"):  # the group was left out
             return ConfigError(f"unknown field {key!r}: did you mean {name!r}?")
+    own = [name for name in known if name.startswith("method.")]
+    if key.startswith("method.") and not own:
+        return ConfigError(f"unknown field {key!r}: {base.method} has no settings of its own")
+    if key.startswith("method."):
+        return unknown(f"field of {base.method}", key, own)
     return unknown("field", key, [*known, *_plain_fields()])
 
 

@@ -21,7 +21,7 @@ from typing import Literal
 from engram.config import Config, as_dict
 from engram.errors import ConfigError, EngramError
 from engram.evaluation.paper import paper_accuracy
-from engram.experiment.files import is_held
+from engram.experiment.files import explained, is_held
 from engram.experiment.folder import is_run, read_origin
 from engram.experiment.jobs import Job, Launcher, Process
 from engram.experiment.summary import Summary, summarise
@@ -142,8 +142,8 @@ def bench(
         cell.look()
         if cell.summary is not None and cell.summary.done:
             cell.status = "done"
-    plan.out.mkdir(parents=True, exist_ok=True)
-    (plan.out / "logs").mkdir(exist_ok=True)
+    with explained(plan.out):
+        (plan.out / "logs").mkdir(parents=True, exist_ok=True)
     try:
         while True:
             running = [cell for cell in cells if cell.status == "running"]
