@@ -83,6 +83,16 @@ their class and little else, so the solver learns the new classes from real imag
 
 _PHOTOS_DGM: Settings = {**_PHOTOS_DRAWN, "method.width": 16, "method.lambda_ru": 0.05}
 
+_PHOTOS_RESIDUAL: Settings = {
+    **_PHOTOS_DRAWN,
+    "method.network": "residual",
+    "method.batch_size": 16,
+    "method.steps": 10,
+}
+"""The paper's kind of networks, narrow: 3,000 steps a task of ten classes, about ten minutes on one core."""
+
+_PHOTOS_RESIDUAL_DGM: Settings = {**_PHOTOS_RESIDUAL, "method.width": 20, "method.lambda_ru": 0.05}
+
 _RESNET: Settings = {
     "training.network": "resnet18",
     "training.width": 64,
@@ -192,6 +202,11 @@ PRESETS: dict[str, dict[str, Settings]] = {
         "*": _PHOTOS,
         **dict.fromkeys(_DGM, _PHOTOS_DGM),
         **dict.fromkeys(("mergan", "mergan-ra", "ewcm"), _PHOTOS_DRAWN),
+    },
+    "imagenet50-small": {
+        "*": _PHOTOS,
+        **dict.fromkeys(_DGM, _PHOTOS_RESIDUAL_DGM),
+        **dict.fromkeys(("mergan", "mergan-ra", "ewcm"), _PHOTOS_RESIDUAL),
     },
     "quick": {"*": {"training.epochs": 1}},
 }
