@@ -20,7 +20,7 @@ from pathlib import Path
 import clock
 import stage
 from engram.experiment import checkpoint
-from engram.experiment.peak import peak_bytes
+from engram.experiment.machine import peak_bytes
 from engram.memory.ledger import ledger
 from engram.methods.dgm import DGM
 from step import PART, imprint_of, our_step, replay_part, solver_part, weighted

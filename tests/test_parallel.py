@@ -25,9 +25,10 @@ from engram.cli import call
 from engram.config import RuntimeConfig
 from engram.errors import ConfigError, RunError
 from engram.experiment import checkpoint
+from engram.experiment.machine import available_cores, prepare
 from engram.experiment.progress import Quiet
 from engram.experiment.records import Record, read_records
-from engram.experiment.run import Interrupted, Request, Stop, available_cores, prepare, run
+from engram.experiment.run import Interrupted, Request, Stop, run
 from engram.methods.registry import METHODS
 from test_run import AfterBatches
 

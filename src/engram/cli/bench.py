@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def do_bench(chosen: argparse.Namespace) -> int:
     from engram.experiment.bench import Plan, share_out
     from engram.experiment.jobs import Machines, Process
+    from engram.experiment.machine import available_cores
     from engram.experiment.on_ray import connected
-    from engram.experiment.run import available_cores
 
     datasets, names, numbers = words(chosen.dataset, "--dataset"), methods(chosen.methods), seeds(chosen.seeds)
     settings = ["=".join(parse_setting(text)) for text in chosen.set]

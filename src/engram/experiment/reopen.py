@@ -17,9 +17,9 @@ from engram.data.formats import decode_image
 from engram.errors import ConfigError, EngramError, RunError, unknown
 from engram.experiment import checkpoint
 from engram.experiment.folder import read_origin
+from engram.experiment.machine import prepare
 from engram.experiment.pictures import sheet
 from engram.experiment.records import Record, read_records
-from engram.experiment.run import prepare
 from engram.methods.learner import Learner
 from engram.methods.registry import find_method, surroundings
 from engram.seeding import generator

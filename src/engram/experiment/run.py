@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
-
 from engram import parallel
-from engram.config import Config, RuntimeConfig, compose, demand, differences
+from engram.config import Config, compose, demand, differences
 from engram.data.datasets import Dataset, load
 from engram.data.stream import ClassStream, Task
-from engram.errors import ConfigError, DivergedError, RunError
+from engram.errors import DivergedError, RunError
 from engram.evaluation import metrics
 from engram.evaluation.evaluate import SecondAnswer, TwoAnswers, evaluate
 from engram.evaluation.quality import Draws, replay_quality
@@ -43,7 +40,7 @@ from engram.experiment.folder import (
     read_origin,
     write_origin,
 )
-from engram.experiment.peak import peak_bytes
+from engram.experiment.machine import peak_bytes, prepare
 from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display, Quiet
 from engram.experiment.records import RecordWriter, Unwritten, read_records
@@ -387,30 +384,3 @@ def _demand_rows(config: Config, processes: int) -> None:
         sizes["method.batch_size"] = size
     for name, size in sizes.items():
         demand(size >= processes, name, size, f"{processes} or more, one for each process")
-
-
-def prepare(runtime: RuntimeConfig) -> torch.device:
-    """Choose the device and make torch compute the same bits every time."""
-    here = parallel.launched()
-    torch.set_num_threads(runtime.threads or max(1, available_cores() // here.local_size))
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    wanted = runtime.device
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if here.many and wanted == "cuda":
-        wanted = f"cuda:{here.local_rank}"
-    device = torch.device(wanted)
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise ConfigError(f"runtime.device={wanted!r} is not available here; use cpu or auto") from None
-    return device
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

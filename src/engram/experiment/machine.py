@@ -1,0 +1,58 @@
+"""The machine that a run computes on: its device, its cores, the memory it has held."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+from engram import parallel
+from engram.config import RuntimeConfig
+from engram.errors import ConfigError
+
+
+def prepare(runtime: RuntimeConfig) -> torch.device:
+    """Choose the device and make torch compute the same bits every time."""
+    here = parallel.launched()
+    torch.set_num_threads(runtime.threads or max(1, available_cores() // here.local_size))
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    wanted = runtime.device
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if here.many and wanted == "cuda":
+        wanted = f"cuda:{here.local_rank}"
+    device = torch.device(wanted)
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"runtime.device={wanted!r} is not available here; use cpu or auto") from None
+    return device
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def peak_bytes() -> int | None:
+    """The most memory that this process has held since its program started, where the system tells.
+
+    Linux is asked itself: the usage that it hands to `getrusage` begins with that of whoever started the process.
+    """
+    try:
+        with open("/proc/self/status") as lines:
+            held = next((line for line in lines if line.startswith("VmHWM:")), None)
+        if held is not None:
+            return int(held.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
