@@ -69,6 +69,12 @@ def test_configurations_are_never_averaged_together(tmp_path: Path) -> None:
     assert [g.final and round(g.final.value, 6) for g in (first, second)] == [90.0, 70.0]
 
 
+def test_a_name_says_once_what_is_stored(tmp_path: Path) -> None:
+    for number, (r, k) in enumerate([("0", 0), ("0.5", 0), ("0", 1000)]):
+        write_run(tmp_path / str(number), strict=False, settings={"method.r": r, "method.K": k})
+    assert [g.label for g in groups_of(tmp_path)] == ["dgmw (r=0)", "dgmw (r=0.5)", "dgmw (K=1000)"]
+
+
 def test_runs_in_another_precision_are_another_configuration(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", seed=1, settings={"runtime.precision": "float32"})

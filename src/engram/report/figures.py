@@ -55,8 +55,11 @@ def _accuracy(
     names = [legend(g) for g in groups]
     x = charts.counted("x", "classes seen", sorted({row["x"] for row in rows}))
 
+    peak = max(max(row["value"], row.get("high", 0.0)) for row in rows)
+    ceiling = min(100, 20 * (int(peak // 20) + 1))  # no room for what nobody reaches
+
     def panel(shown: Rows, floor: float, title: str, height: int) -> Spec:
-        y = charts.quantity("value", title, scale={"domain": [floor, 100], "nice": False}, axis={"tickCount": 6})
+        y = charts.quantity("value", title, scale={"domain": [floor, ceiling], "nice": False}, axis={"tickCount": 6})
         return sized(charts.lines(shown, names, x, y, fixed), height=height)
 
     spec = panel(rows, 0, f"{top}accuracy, %", HEIGHT)

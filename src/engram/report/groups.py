@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engram.evaluation import metrics
@@ -23,6 +23,8 @@ TITLES = {
 SECTIONS = ("Strict", "With stored samples", "Bounds")
 SHORT = 28
 """Characters of settings that still make a handy name."""
+STORES = ("method.r", "method.K", "method.samples")
+"""How many real images are stored, in one way or another: a name says it once, as `stored` does."""
 
 
 @dataclass(frozen=True)
@@ -207,12 +209,13 @@ def _named(groups: list[Group]) -> list[Group]:
         return groups
     known = [g.runs[0].settings or {} for g in groups]
     keys = [key for key in dict.fromkeys(k for s in known for k in s) if len({s.get(key) for s in known}) > 1]
-    texts = [
-        ", ".join(f"{_short(key, keys)}={s.get(key) or BEFORE.get(key, '-')}" for key in keys)
-        if s
-        else "configuration not known"
-        for s in known
-    ]
+    plain = [key for key in keys if key not in STORES]
+
+    def text(g: Group, settings: Mapping[str, str]) -> str:
+        store = [stored(g) or "r=0"] if len(plain) < len(keys) else []
+        return ", ".join(store + [f"{_short(key, plain)}={settings.get(key) or BEFORE.get(key, '-')}" for key in plain])
+
+    texts = [text(g, s) if s else "configuration not known" for g, s in zip(groups, known, strict=True)]
     handy = all(len(text) <= SHORT for text in texts) and len(set(texts)) == len(texts)
     tags = [f"({text})" for text in texts] if handy else [f"({letter})" for letter in _letters(len(groups))]
     return [replace(g, tag=tag, settings=text) for g, tag, text in zip(groups, tags, texts, strict=True)]
