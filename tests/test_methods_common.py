@@ -22,13 +22,19 @@ from engram.methods.registry import METHODS
 TRAINING = TrainingConfig(epochs=4, batch_size=8)
 
 
-def build(name: str, dataset: Dataset, seed: int = 0) -> Learner:
-    method = METHODS[name]
-    return method.build(Surroundings(dataset.channels, TRAINING, method.settings(**SMALL.get(name, {})), seed))
+BRIEF = {"epochs": 4, "steps": 8}
+"""For a GAN that goes through all its movements and need not have learned much."""
 
 
-def learn(name: str, dataset: Dataset, classes_per_task: int = 2, seed: int = 0) -> Learner:
-    learner = build(name, dataset, seed)
+def build(name: str, dataset: Dataset, seed: int = 0, *, brief: bool = True) -> Learner:
+    method, settings = METHODS[name], SMALL.get(name, {})
+    if brief and "steps" in settings:
+        settings = {**settings, **BRIEF}
+    return method.build(Surroundings(dataset.channels, TRAINING, method.settings(**settings), seed))
+
+
+def learn(name: str, dataset: Dataset, classes_per_task: int = 2, seed: int = 0, *, brief: bool = True) -> Learner:
+    learner = build(name, dataset, seed, brief=brief)
     for task in ClassStream(dataset, classes_per_task, cumulative=METHODS[name].given_all_data):
         learner.learn(task, observe=Silent())
     return learner
@@ -48,10 +54,10 @@ every_method = pytest.mark.parametrize(
 
 
 @every_method
-@pytest.mark.parametrize(("channels", "classes_per_task"), [(1, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize(("channels", "classes_per_task"), [(1, 1), (3, 2)])
 def test_learns_the_last_task(name: str, tmp_path: Path, channels: int, classes_per_task: int) -> None:
     dataset = load(f"npz:{write_npz(tmp_path / 'a.npz', channels=channels)}")
-    learner = trained(name) if (channels, classes_per_task) == (1, 2) else learn(name, dataset, classes_per_task)
+    learner = learn(name, dataset, classes_per_task, brief=False)
     result = evaluate(learner, dataset, range(4))
     last = [result.confusion[c][c] / sum(result.confusion[c]) for c in range(4 - classes_per_task, 4)]
     assert sum(last) / len(last) > 0.5
