@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import torch
 
+from engram.experiment.machine import available_cores
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -40,8 +42,7 @@ def matmul(side: int = 2048) -> Callable[[], object]:
 
 def machine() -> str:
     """One line on where the figures come from; a busy machine is named as one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads, others = torch.get_num_threads(), _others()
+    cores, threads, others = available_cores(), torch.get_num_threads(), _others()
     busy = f"; {others:.1f} CORES BUSY WITH OTHER WORK: the figures are worth little" if others > 0.2 else ""
     name = platform.processor() or platform.machine()
     return f"{_model() or name}, {cores} cores, {threads} threads, torch {torch.__version__}{busy}"
