@@ -154,9 +154,9 @@ def test_run_prints_the_table_and_the_folder(tmp_path: Path, capsys: pytest.Capt
 def test_sizes_meant_for_a_gpu_are_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_npz(tmp_path / "a.npz", per_class=10)
     words = ["run", "--dataset", f"npz:{data}", *QUICK, "--set", "training.network=digits", "--set", "training.width=2"]
-    for preset, said in (("cifar10", True), ("cifar10-quick", False), ("default", False)):
+    for preset, said in (("cifar10", True), ("cifar10-small", False), ("default", False)):
         assert call([*words, "--set", "runtime.device=cpu", "--preset", preset, "--out", str(tmp_path / preset)]) == 0
-        assert ("--preset cifar10-quick" in capsys.readouterr().out) == said
+        assert ("--preset cifar10-small" in capsys.readouterr().out) == said
 
 
 def test_a_damaged_checkpoint_is_named_and_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,12 +18,10 @@ from engram.methods.learner import Clock, Silent, Surroundings, tick
 from engram.methods.solver import (
     Solver,
     adam,
-    augment,
     load_optimiser,
     normalise,
     one_cycle,
     optimiser_state,
-    recolour,
 )
 from engram.nets.dcgan import GrowingHead, Trunk
 from engram.seeding import derive, generator
@@ -51,39 +49,6 @@ def test_pixels_are_normalised_exactly() -> None:
     assert out.max() == 1
     torch.testing.assert_close(out.double(), pixels.double() / 127.5 - 1, atol=1e-6, rtol=0)
     assert torch.equal(pixels.flatten(), torch.arange(256, dtype=torch.uint8)), "the images are left alone"
-
-
-def test_recolouring_swaps_light_greys_and_blurs() -> None:
-    flat = torch.tensor([0.5, -0.25, 0.25])[None, :, None, None].expand(400, 3, 8, 8)
-    out = recolour(flat, generator=generator(0, "a"))
-    assert torch.equal(out, recolour(flat, generator=generator(0, "a")))
-    assert torch.allclose(out, out[:, :, :1, :1].expand_as(out), atol=1e-6)  # a flat image has nothing to blur
-    colours = out[:, :, 0, 0]
-    swapped = colours.mean(1) < 0
-    assert 140 < int(swapped.sum()) < 260
-    upright = torch.where(swapped[:, None], -colours, colours)
-    # each colour lies between its own value and the mean of the three, all by the same share
-    mean = flat[0, :, 0, 0].mean()
-    shares = (upright - flat[:, :, 0, 0]) / (mean - flat[:, :, 0, 0])
-    assert torch.allclose(shares, shares[:, :1].expand(-1, 3), atol=1e-4)
-    assert shares.min() < 0.1
-    assert shares.max() > 0.9
-    board = (torch.arange(8)[:, None] + torch.arange(8)).remainder(2).mul(2.0).sub(1).expand(400, 1, 8, 8)
-    inner = recolour(board, generator=generator(0, "b"))[:, :, 2:-2, 2:-2].abs().amax((1, 2, 3))
-    assert inner.min() < 0.1  # a checkerboard averages out under the kernel
-    assert inner.max() > 0.9
-
-
-def test_augmentation_is_small_random_and_repeats() -> None:
-    image = torch.zeros(64, 1, 32, 32)
-    image[:, :, :, :16] = 1.0
-    first = augment(image, mirror=False, generator=generator(0, "a"))
-    assert torch.equal(first, augment(image, mirror=False, generator=generator(0, "a")))
-    assert not torch.equal(first, augment(image, mirror=False, generator=generator(1, "a")))
-    assert (first[:, 0, 16, 2] > 0.9).all(), "the left side stays bright"
-    mirrored = augment(image, mirror=True, generator=generator(0, "a"))
-    share = (mirrored[:, 0, 16, 2] < 0.1).float().mean()
-    assert 0.3 < share < 0.7, "about half are mirrored"
 
 
 def test_the_head_keeps_its_old_columns_to_the_bit() -> None:

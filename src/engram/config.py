@@ -70,10 +70,11 @@ class TrainingConfig:
     """Decoupled weight decay (AdamW)."""
     label_smoothing: float = 0.0
     """Share of the target that is spread over all classes."""
-    augment: Literal["none", "affine", "photo", "strong", "colour"] = "none"
+    augment: Literal["none", "affine", "photo", "strong", "colour", "texture"] = "none"
     """Random changes to every training batch: small affine maps; `photo`: mirroring as well; `strong`: wider maps,
     contrast, brightness and noise, so that a class cannot be told by the tone and texture of its images; `colour`:
-    blur, greying and light swapped with dark as well, where shape tells the class and colour does not."""
+    blur, greying and light swapped with dark as well, where shape tells the class and colour does not; `texture`:
+    `strong` with blur and mirroring, for photographs."""
 
     def __post_init__(self) -> None:
         demand(self.width >= 1, "training.width", self.width, "1 or more")

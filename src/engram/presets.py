@@ -93,6 +93,27 @@ _PHOTOS_RESIDUAL: Settings = {
 
 _PHOTOS_RESIDUAL_DGM: Settings = {**_PHOTOS_RESIDUAL, "method.width": 20, "method.lambda_ru": 0.05}
 
+_CIFAR_SMALL: Settings = {
+    "training.augment": "texture",
+    "training.label_smoothing": 0.05,
+    "training.epochs": 5,
+    "method.replay": 9600,
+}
+"""The digits' networks. Generated photographs are told apart by texture first, real ones should not be."""
+
+_CIFAR_SMALL_DGM: Settings = {
+    **_CIFAR_SMALL,
+    "method.width": 16,
+    "method.epochs": 80,
+    "method.lambda_ru": 0.05,
+    "method.critic_start": "warm",
+    "method.average": 0.998,
+}
+"""4,000 steps a class, about three minutes on one core."""
+
+_CIFAR_SMALL_RIVAL: Settings = {**_CIFAR_SMALL, "method.epochs": 30}
+"""1,500 steps of twice the images through wider networks: as long as DGM's."""
+
 _RESNET: Settings = {
     "training.network": "resnet18",
     "training.width": 64,
@@ -193,10 +214,12 @@ PRESETS: dict[str, dict[str, Settings]] = {
         **dict.fromkeys(_RIVALS, _IMAGENET),
         "mergan": {**_IMAGENET, **_RETRAINED},
     },
-    "cifar10-quick": {
+    "cifar10-small": {
         "joint": {"training.augment": "photo", "training.epochs": 5},
         "finetune": _ONCE,
-        **dict.fromkeys((*_DGM, *_RIVALS), _REPLAY),
+        **dict.fromkeys(_DGM, _CIFAR_SMALL_DGM),
+        **dict.fromkeys(_RIVALS, _CIFAR_SMALL_RIVAL),
+        "mergan": {**_CIFAR_SMALL_RIVAL, **_RETRAINED, "method.lambda_aux": 0.3},
     },
     "imagenet50-quick": {
         "*": _PHOTOS,
@@ -230,7 +253,7 @@ def lighter_presets(config: Config) -> list[str]:
     """Smaller forms of a configuration's preset: its name and more.
 
     >>> lighter_presets(Config(dataset="cifar10")), lighter_presets(Config(dataset="mnist"))
-    (['cifar10-quick'], [])
+    (['cifar10-small'], [])
     """
     chosen = _preset_name(config.preset, config.dataset)
     return [name for name in PRESETS if name.startswith(f"{chosen}-")]

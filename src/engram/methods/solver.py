@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from engram import parallel
 from engram.config import TrainingConfig
+from engram.methods.augment import changed
 from engram.methods.learner import Clock, Observer, State, Surroundings, tick
 from engram.nets.dcgan import GrowingHead, Trunk
 from engram.nets.residual import ResNet18
@@ -80,13 +81,7 @@ class Solver:
             rows = order[batch * training.batch_size : (batch + 1) * training.batch_size]
             x = normalise(images[rows].to(device))
             if training.augment != "none":
-                draws = generator(seed, "augment", task, epoch, batch)
-                strong = training.augment in ("strong", "colour")
-                x = augment(x, mirror=training.augment == "photo", reach=1.5 if strong else 1.0, generator=draws)
-                if training.augment == "colour":
-                    x = recolour(x, generator=draws)
-                if strong:
-                    x = disturb(x, generator=draws)
+                x = changed(x, training.augment, generator=generator(seed, "augment", task, epoch, batch))
             set_rate(self.optimiser, training, self.clock.share)
             # shared out last: every process changes the whole batch in the same way
             x, truth = parallel.own(x), parallel.own(targets[rows]).to(device)
@@ -166,49 +161,6 @@ def solver_net(around: Surroundings, classes: int, weights: State) -> nn.Module:
 def normalise(images: torch.Tensor) -> torch.Tensor:
     """uint8 0 … 255 -> float -1 … 1. One batch at a time: the whole set never exists as floats."""
     return images.to(torch.float32, memory_format=torch.channels_last).div_(127.5).sub_(1.0)
-
-
-def augment(x: torch.Tensor, *, mirror: bool, reach: float = 1.0, generator: torch.Generator) -> torch.Tensor:
-    """A small random affine map for every image, and for half of them a mirrored one where `mirror` is set.
-
-    (B, C, H, W) -> the same shape. Standard deviations, times `reach`: 0.06 in scale, 0.08 in shear, 0.05 in shift (of
-    half a side).
-    """
-    spread = reach * torch.tensor([[0.06, 0.08, 0.05], [0.08, 0.06, 0.05]])
-    maps = torch.eye(2, 3) + spread * torch.randn(len(x), 2, 3, generator=generator)
-    if mirror:
-        maps[:, 0] *= torch.randint(0, 2, (len(x), 1), generator=generator) * 2 - 1
-    grid = F.affine_grid(maps.to(x), list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
-
-
-def disturb(x: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
-    """Random contrast, brightness and noise for every image, (B, C, H, W) -> the same shape, within [-1, 1].
-
-    Contrast has a standard deviation of 0.3 (at least a fifth is left), brightness one of 0.15; the noise's own
-    standard deviation is uniform between 0 and 0.15.
-    """
-    tone = torch.randn(len(x), 2, 1, 1, 1, generator=generator)
-    strength = torch.rand(len(x), 1, 1, 1, generator=generator) * 0.15
-    noise = torch.randn(x.shape, generator=generator) * strength
-    contrast = (1 + 0.3 * tone[:, 0]).clamp(min=0.2)
-    return (x * contrast.to(x) + (0.15 * tone[:, 1]).to(x) + noise.to(x)).clamp_(-1, 1)
-
-
-def recolour(x: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
-    """Random blur, part of the way to grey, and for half of the images light and dark swapped.
-
-    (B, C, H, W) in [-1, 1] -> the same shape. For images whose shape tells the class and whose colours do not: what is
-    left of a generator's own palette and texture is then the same for all classes.
-    """
-    blur, grey, swap = torch.rand(3, len(x), 1, 1, 1, generator=generator).to(x)
-    kernel = torch.tensor([1.0, 2.0, 1.0]).to(x) / 4
-    kernel = torch.outer(kernel, kernel).expand(x.shape[1], 1, 3, 3)
-    for share in ((2 * blur).clamp(max=1), (2 * blur - 1).clamp(min=0)):  # the second time for half of them
-        soft = F.conv2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), kernel, groups=x.shape[1])
-        x = torch.lerp(x, soft, share)
-    x = torch.lerp(x, x.mean(1, keepdim=True), grey)
-    return torch.where(swap < 0.5, -x, x)
 
 
 def adam(net: nn.Module, training: TrainingConfig) -> torch.optim.AdamW:
