@@ -57,7 +57,10 @@ def write_run(
              "top5": None, "per_class": [share] * (t + 1), "confusion": confusion,
              "forgetting": round(1 - share, 6) if t else 0.0, "backward_transfer": 0.0}
         )  # fmt: skip
-        lines.append({"kind": "timing", "task": t, "seconds": seconds, "evaluation_seconds": 0.1, "peak_bytes": 1})
+        lines.append(
+            {"kind": "timing", "task": t, "seconds": seconds, "evaluation_seconds": 0.1,
+             "step_seconds": [None, 0.01 * (t + 1), 0.01 * (t + 1), 0.5], "peak_bytes": 10**8 + t * 10**6}
+        )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "".join(more))
     config = {

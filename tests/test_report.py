@@ -20,7 +20,7 @@ from engram.experiment.folder import occupied
 from engram.report import charts, views
 from engram.report.build import build, write
 from engram.report.compare import compare, verdict
-from engram.report.figures import accuracy
+from engram.report.figures import PEAK, STEP, accuracy, cost
 from engram.report.gather import gather
 from engram.report.groups import Group, Mean, group, one_per_method, one_per_store, stored
 from engram.report.matrices import mean_matrix, summed_confusion
@@ -159,6 +159,20 @@ def test_matrices_and_growth(tmp_path: Path) -> None:
     assert [r["value"] for r in rows if r["series"] == "reused"] == [0.0, 10.0]  # 0 and 1 of 10 units
     units = [r["value"] for r in sizes.spec["data"]["values"] if r["panel"] == "units"]
     assert units == [20, 20, 30, 40, 39, 60]  # ours and the worst case: before, after 1, after 2 tasks
+
+
+def test_cost_over_tasks_is_shown_of_the_longest_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "short", accuracy=[1.0, 0.8])
+    write_run(tmp_path / "long", accuracy=[1.0, 0.8, 0.7], settings={"method.width": 4})
+    groups = groups_of(tmp_path)
+    made = cost(groups[0].data, groups)
+    assert made is not None
+    values = {panel: [r["value"] for r in made.spec["data"]["values"] if r["panel"] == panel] for panel in (STEP, PEAK)}
+    # the median of an epoch's mean steps; the one before a resume is not known
+    assert values == {STEP: pytest.approx([10.0, 20.0, 30.0]), PEAK: pytest.approx([100.0, 101.0, 102.0])}
+    write_run(tmp_path / "one" / "a", accuracy=[1.0])
+    (single,) = groups_of(tmp_path / "one")
+    assert cost(single.data, [single]) is None, "one task is no course"
 
 
 def test_replay_quality_by_class(tmp_path: Path) -> None:

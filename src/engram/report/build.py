@@ -142,7 +142,7 @@ def _chapter(data: Data, groups: Sequence[Group], files: Files, pngs: bool) -> C
         if not quality:
             chapter.parts.append(Part("What it replays"))
         chapter.parts[-1].pictures.extend(grids)
-    part("How fast", [], [figures.timing(data, groups)])
+    part("How fast", [], [figures.timing(data, groups), figures.cost(data, groups)])
     growing = any(run.growth for g in groups for run in g.runs)
     absent = {
         "table 2, since no run stores images": not second,

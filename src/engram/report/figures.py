@@ -8,8 +8,8 @@ from functools import partial
 from engram.report import charts
 from engram.report.charts import FAINT, HEIGHT, INK, MOST_SERIES, WIDTH, Figure, Rows, Spec
 from engram.report.gather import Run
-from engram.report.groups import Data, Group, Mean, one_per_method, one_per_store
-from engram.report.records import Evaluation
+from engram.report.groups import Data, Group, Mean, longest_per_method, one_per_method, one_per_store
+from engram.report.records import Evaluation, Timing
 from engram.report.views import MB, SIDE
 
 MOST_PANELS = 4
@@ -137,6 +137,48 @@ def timing(data: Data, groups: Sequence[Group]) -> Figure | None:
 
 def _seconds(run: Run, task: int) -> float | None:
     return run.seconds.get(task)
+
+
+def cost(data: Data, groups: Sequence[Group]) -> Figure | None:
+    """A training step's time and the process's memory, task by task: whether a long stream stays in hand."""
+    chosen = [g for g in longest_per_method(groups) if not g.bound and len(g.runs[0].timing) > 1][:MOST_SERIES]
+    measures = {STEP: _step, PEAK: _peak}
+    rows: Rows = []
+    for g in chosen:
+        for panel, measure in measures.items():
+            for task in range(len(g.runs[0].timing)):
+                found = g.mean(partial(measure, task=task))
+                rows += [{**row, "panel": panel} for row in point(g, task + 1, found, panel[-2:], "task")]
+    if not rows:
+        return None
+    names = [panel for panel in measures if any(row["panel"] == panel for row in rows)]
+    x = charts.counted("x", "task", sorted({row["x"] for row in rows}))
+    drawn = charts.lines(rows, [legend(g) for g in chosen], x, charts.quantity("value", "", scale={"zero": True}))
+    del drawn["data"]
+    spec = faceted(rows, {**drawn, "width": 270, "height": 220}, names)
+    spec |= {"resolve": {"scale": {"y": "independent"}}}
+    last = {(row["series"], row["panel"]): row["label"] for row in rows}
+    alt = f"A training step and the process's memory, task by task, on {data.title}. At the end: "
+    note = "Of each method the run with most tasks. Times depend on what else the machine did; memory only ever rises."
+    title = f"{data.title}: a step's time and the memory of the process"
+    return Figure(f"cost-{data.slug}", title, f"{alt}{'; '.join(last.values())}.", spec, note)
+
+
+STEP, PEAK = "a training step, ms", "memory at its highest, MB"
+
+
+def _timing(run: Run, task: int) -> Timing | None:
+    return next((timing for timing in run.timing if timing.task == task), None)
+
+
+def _step(run: Run, task: int) -> float | None:
+    found = _timing(run, task)
+    return 1e3 * found.step if found and found.step is not None else None
+
+
+def _peak(run: Run, task: int) -> float | None:
+    found = _timing(run, task)
+    return MB * found.peak if found and found.peak is not None else None
 
 
 def _part(run: Run, part: str) -> float | None:

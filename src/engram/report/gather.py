@@ -21,6 +21,7 @@ from engram.report.records import (
     Problem,
     Quality,
     Retention,
+    Timing,
     plain,
     read_lines,
 )
@@ -50,8 +51,7 @@ class Run:
     memory: dict[int, dict[str, int]]
     """Task -> part -> bytes."""
     retention: tuple[Retention, ...]
-    seconds: dict[int, float]
-    """Task -> time spent learning it."""
+    timing: tuple[Timing, ...]
     quality: tuple[Quality, ...]
     epoch: tuple[int, int] | None
     """The last task and epoch on record."""
@@ -69,6 +69,11 @@ class Run:
         if self.at_work:
             return "running"
         return "failed" if self.failure is not None else "stopped"
+
+    @property
+    def seconds(self) -> dict[int, float]:
+        """Task -> time spent learning it."""
+        return {timing.task: timing.seconds for timing in self.timing}
 
     def at(self, classes: int) -> Evaluation | None:
         """The evaluation over this many classes."""
@@ -140,7 +145,7 @@ def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | None:
     growth: dict[int, Growth] = {}
     memory: dict[int, dict[str, int]] = {}
     retention: dict[int, Retention] = {}
-    seconds: dict[int, float] = {}
+    timing: dict[int, Timing] = {}
     quality: dict[int, Quality] = {}
     epoch, failure = None, None
     try:
@@ -169,8 +174,7 @@ def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | None:
                     case "retention":
                         retention[record["task"]] = kinds.retention(record)
                     case "timing":
-                        task, spent = kinds.timing(record)
-                        seconds[task] = spent
+                        timing[record["task"]] = kinds.timing(record)
                     case "quality":
                         quality[record["task"]] = kinds.quality(record)
                     case "epoch":
@@ -195,7 +199,7 @@ def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | None:
         growth=_in_order(growth),
         memory=dict(sorted(memory.items())),
         retention=_in_order(retention),
-        seconds=dict(sorted(seconds.items())),
+        timing=_in_order(timing),
         quality=_in_order(quality),
         epoch=epoch,
         failure=failure,

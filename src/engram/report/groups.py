@@ -267,6 +267,15 @@ def one_per_store(groups: Iterable[Group]) -> list[Group]:
     return _mains(groups, lambda g: (g.method, stored(g)))
 
 
+def longest_per_method(groups: Iterable[Group]) -> list[Group]:
+    """Of each method the configuration with most tasks on record, where costs can be seen to grow."""
+    groups = list(groups)
+    most: dict[str, int] = {}
+    for g in groups:
+        most[g.method] = max(most.get(g.method, 0), len(g.runs[0].timing))
+    return one_per_method(g for g in groups if len(g.runs[0].timing) == most[g.method])
+
+
 def _mains(groups: Iterable[Group], name: Callable[[Group], object]) -> list[Group]:
     by_name: dict[object, list[Group]] = {}
     for g in groups:

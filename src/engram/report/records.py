@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -100,6 +101,20 @@ class Quality:
     task: int
     classes: tuple[str, ...]
     measures: dict[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a task cost. None: not on record."""
+
+    task: int
+    seconds: float
+    """Spent learning it."""
+    step: float | None
+    """Seconds of a training step: the median over the task's epochs, which is one of the generator's where there is
+    one, since those are many more than the solver's."""
+    peak: int | None
+    """Bytes of the process's memory at its highest, so far."""
 
 
 def read_lines(path: Path, problems: list[Problem]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -198,8 +213,15 @@ def retention(r: Fields) -> Retention:
     return Retention(_whole(r["task"]), _whole(r["classes"]), len(r["changed"]))
 
 
-def timing(r: Fields) -> tuple[int, float]:
-    return _whole(r["task"]), _number(r["seconds"])
+def timing(r: Fields) -> Timing:
+    steps = _maybe(r.get("step_seconds"), lambda values: _list(values, lambda value: _maybe(value, _number))) or ()
+    known = [step for step in steps if step is not None]
+    return Timing(
+        task=_whole(r["task"]),
+        seconds=_number(r["seconds"]),
+        step=median(known) if known else None,
+        peak=_maybe(r.get("peak_bytes"), _whole),
+    )
 
 
 def epoch(r: Fields) -> tuple[int, int]:
