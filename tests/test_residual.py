@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from conftest import write_npz
 from engram.data.datasets import load
 from engram.data.stream import ClassStream
+from engram.memory import generative
 from engram.memory.generative import consolidate, extract, shared_weights
 from engram.methods import dgm
 from engram.methods.dgm import DGM
@@ -94,7 +95,7 @@ def test_closed_units_send_exactly_zero_through_sums() -> None:
     alive = alive_units(net.wiring, masks, "units")
     seen: list[torch.Tensor] = []
     z, classes = torch.randn(3, 8, generator=generator(3)), torch.zeros(3, dtype=torch.int64)
-    whole = net(z, classes, [mask.float() for mask in masks], seen=seen)
+    whole = net(z, classes, [mask.float() for mask in masks], see=seen.append)
     for level, total in enumerate(seen, start=1):
         closed = ~alive[level - 1]
         if net.wiring.summed(level):
@@ -201,3 +202,42 @@ def test_a_step_at_the_papers_size(
     with contextlib.suppress(InterruptedError):  # a step of the next task, in the grown network
         learner.learn(next(stream), observe=StopAfterOne())
     assert learner.retention() == []
+
+
+def test_levels_that_nobody_reads_any_more_are_let_go() -> None:
+    """By hand, from the drawing of the block: a level that a shortcut reads is kept until the sum."""
+    assert WIRINGS["dcgan"].spent == ((), (0,), (1,), (2,))
+    assert WIRINGS["residual"].spent == ((), (0,), (), (1, 2), (), (3, 4), (), (5, 6))
+    assert WIRINGS["dcgan"].sides == (1, 4, 8, 16)
+    assert WIRINGS["residual"].sides == (1, 4, 8, 8, 16, 16, 32, 32)
+
+
+@pytest.mark.parametrize("network", ["dcgan", "residual"])
+def test_a_grown_network_computes_fewer_images_at_a_time(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same images, and statistics of as many, within a bound on what a level holds."""
+    net = PlasticGenerator(WIRINGS[network], 1, width=4, noise=8, variant="weights", generator=generator(0))
+    net.begin(1, generator=generator(1))
+    masks = [torch.ones_like(layer.embedding, dtype=torch.bool) for layer in net.plastic]
+    sizes: list[int] = []
+    whole = generative.ClassNet.__call__
+
+    def counted(self: generative.ClassNet, z: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(z))
+        return whole(self, z)
+
+    def made() -> tuple[generative.Engram, torch.Tensor]:
+        engram = consolidate(net, masks, [0], batches=2, batch_size=64, generator=generator(2))
+        sizes.clear()
+        return engram, generative.sample(extract(engram, shared_weights(net))[0], 48, generator=generator(3))
+
+    monkeypatch.setattr(generative.ClassNet, "__call__", counted)
+    wide, images = made()
+    assert sizes == [48]
+    monkeypatch.setattr(generative, "LARGEST_LEVEL", 16 * 4 * (16 if network == "dcgan" else 32) ** 2)  # 16 images
+    few, again = made()
+    assert sizes == [16, 16, 16]
+    for one, other in zip(wide.scales, few.scales, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.2, atol=0)  # of other draws, as many
+    narrow = generative.sample(extract(wide, shared_weights(net))[0], 48, generator=generator(3))
+    assert (narrow.int() - images.int()).abs().max() <= 1
+    assert again.shape == images.shape

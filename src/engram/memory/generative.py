@@ -10,6 +10,7 @@ images of every class stay identical to the bit, whatever is learned later. `fin
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engram.nets.generator import EPSILON, ClassNorm, PlasticGenerator
+from engram.nets.norm import Moments
 from engram.plastic.growth import leading_block
 from engram.plastic.masks import IN_AXIS, OUT_AXIS, Layout, Variant, pack_bits, unpack_bits
 from engram.plastic.wiring import WIRINGS, Wiring, alive_units
@@ -26,6 +28,8 @@ from engram.seeding import generator as named_generator
 
 FINGERPRINT_IMAGES = 8
 SAMPLE_BATCH = 256
+LARGEST_LEVEL = 2**24
+"""Numbers that one level of a batch may have, 64 MB: a network that has grown draws fewer images at a time."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,12 @@ class ClassNet:
         """Length of the noise vector."""
         return self.weights[0].shape[IN_AXIS[self.wiring.wires[0].shape.layout]]
 
+    @property
+    def units(self) -> list[int]:
+        """Of each level."""
+        wires = [self.wiring.into(level)[0] for level in range(1, self.wiring.levels + 1)]
+        return [self.weights[n].shape[OUT_AXIS[self.wiring.wires[n].shape.layout]] for n in wires]
+
     def __call__(self, z: Tensor) -> Tensor:
         """(B, noise) -> (B, C, 32, 32) in [-1, 1]."""
         raw, active = [z], [z]
@@ -102,6 +112,8 @@ class ClassNet:
                 scale, shift = norm
                 total = torch.addcmul(shift[:, None, None], total, scale[:, None, None])
             active.append(F.relu_(total))
+            for past in self.wiring.spent[level]:
+                raw[past] = active[past] = z
         return torch.tanh_(self.wiring.head(active[-1], self.head, self.bias))
 
 
@@ -112,33 +124,27 @@ def consolidate(
     columns: Sequence[int],
     *,
     batches: int = 50,
-    batch_size: int = 256,
+    batch_size: int = SAMPLE_BATCH,
     generator: torch.Generator,
 ) -> Engram:
     """Turn the task in training into an engram under its binary masks.
 
-    Binarising moves the statistics of the normalisation, so they are estimated anew, from noise alone.
+    Binarising moves the statistics of the normalisation, so they are estimated anew, from noise alone: from so many
+    batches, or from as many images in smaller ones.
     """
     assert net.private is not None
     device = net.plastic[0].weight.device
     alive = alive_units(net.wiring, masks, net.variant)
-    sums = [torch.zeros(2, int(living.sum()), dtype=torch.float64) for living in alive]
-    classes = torch.arange(batch_size, device=device) % len(columns)
-    for _ in range(batches):
-        z = torch.randn(batch_size, net.noise, generator=generator).to(device)
-        seen: list[Tensor] = []
-        net(z, classes, masks, alive=alive, seen=seen)
-        for total, x in zip(sums, seen, strict=True):
-            if not x.numel():  # a branch without a voice
-                continue
-            variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
-            total += torch.stack([mean, variance + mean.square()]).cpu()  # added up in float64
+    units = [int(living.sum()) for living in alive]
+    moments, size = Moments(units), min(batch_size, _batch(net.wiring, units))
+    classes = torch.arange(size, device=device) % len(columns)
+    for _ in range(math.ceil(batches * batch_size / size)):
+        z = torch.randn(size, net.noise, generator=generator).to(device)
+        net(z, classes, masks, alive=alive, see=moments.see)
     scales: list[Tensor] = []
     shifts: list[Tensor] = []
-    for total, norm, living in zip(sums, net.private.norms, alive, strict=True):
+    for (mean, deviation), norm, living in zip(moments.settled(EPSILON), net.private.norms, alive, strict=True):
         assert isinstance(norm, ClassNorm)
-        mean, square = total / batches
-        deviation = (square - mean.square()).clamp(min=0).add(EPSILON).sqrt()
         scale = norm.scale[:, living].cpu().double() / deviation
         shift = norm.shift[:, living].cpu().double() - mean * scale
         for folded, values in ((scales, scale), (shifts, shift)):
@@ -225,13 +231,18 @@ def _with_fingerprints(engram: Engram, nets: Sequence[ClassNet]) -> Engram:
 @torch.inference_mode()
 def sample(net: ClassNet, count: int, *, generator: torch.Generator) -> Tensor:
     """(count, C, 32, 32) uint8 images of one class, drawn in large batches."""
-    device = net.head.device
+    device, size = net.head.device, _batch(net.wiring, net.units)
     out = torch.empty(count, net.bias.shape[0], 32, 32, dtype=torch.uint8)
-    for start in range(0, count, SAMPLE_BATCH):
-        z = torch.randn(min(SAMPLE_BATCH, count - start), net.inputs, generator=generator)
+    for start in range(0, count, size):
+        z = torch.randn(min(size, count - start), net.inputs, generator=generator)
         images = net(z.to(device)).add_(1).mul_(127.5).round_().to(torch.uint8)
         out[start : start + len(z)] = images.cpu()
     return out
+
+
+def _batch(wiring: Wiring, units: Sequence[int]) -> int:
+    """How many images are computed at a time; `units` of each level."""
+    return max(1, min(SAMPLE_BATCH, LARGEST_LEVEL // max(1, wiring.largest_level(units))))
 
 
 def engram_state(engram: Engram) -> dict[str, Any]:

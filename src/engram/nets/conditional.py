@@ -9,12 +9,14 @@ sampling, for a group of classes that were learned together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engram.nets.generator import EPSILON
-from engram.nets.norm import batch_norm
+from engram.nets.norm import Moments, batch_norm
 from engram.plastic.growth import dcgan_init
 from engram.plastic.wiring import Wiring
 
@@ -65,8 +67,10 @@ class ConditionalGenerator(nn.Module):
                     old = getattr(self, f"{name}{number}")
                     setattr(self, f"{name}{number}", torch.cat([old, torch.full((1, n), fill, device=device)]))
 
-    def forward(self, z: Tensor, classes: Tensor, *, settled: bool = False, seen: list[Tensor] | None = None) -> Tensor:
-        """z (B, noise), classes (B,) -> images (B, C, 32, 32) in [-1, 1]. `seen` collects what each norm is given."""
+    def forward(
+        self, z: Tensor, classes: Tensor, *, settled: bool = False, see: Callable[[Tensor], None] | None = None
+    ) -> Tensor:
+        """z (B, noise), classes (B,) -> images (B, C, 32, 32) in [-1, 1]. `see` is shown what each norm is given."""
         raw, active = [z], [z]
         for number in range(len(self.units)):
             parts = []
@@ -75,8 +79,8 @@ class ConditionalGenerator(nn.Module):
                 parts.append(wire((raw if wire.raw else active)[wire.reads], weight))
             x = parts[0] if len(parts) == 1 else parts[0] + parts[1]
             raw.append(x)
-            if seen is not None:
-                seen.append(x)
+            if see is not None:
+                see(x)
             scale, shift = self.scales[number][classes], self.shifts[number][classes]
             if settled:
                 group = self.group_of[classes]
@@ -85,6 +89,8 @@ class ConditionalGenerator(nn.Module):
             else:
                 x = batch_norm(x, eps=EPSILON)
             active.append(F.relu(torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None])))
+            for past in self.wiring.spent[number + 1]:
+                raw[past] = active[past] = z
         return torch.tanh(self.wiring.head(active[-1], self.weights[-1], self.bias))
 
     @torch.no_grad()
@@ -93,17 +99,11 @@ class ConditionalGenerator(nn.Module):
     ) -> None:
         """Estimate a group's statistics from noise. `mix`: classes as they came in training, to be drawn from."""
         device = self.group_of.device
-        sums = [torch.zeros(2, n, dtype=torch.float64) for n in self.units]
+        moments = Moments(self.units)
         for _ in range(batches):
             z = torch.randn(batch_size, self.noise, generator=generator).to(device)
             classes = mix[torch.randint(len(mix), (batch_size,), generator=generator)].to(device)
-            seen: list[Tensor] = []
-            self(z, classes, seen=seen)
-            for total, x in zip(sums, seen, strict=True):
-                variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
-                total += torch.stack([mean, variance + mean.square()]).cpu()
-        for number, total in enumerate(sums):
-            mean, square = total / batches
-            deviation = (square - mean.square()).clamp(min=0).add(EPSILON).sqrt()
+            self(z, classes, see=moments.see)
+        for number, (mean, deviation) in enumerate(moments.settled(EPSILON)):
             getattr(self, f"mean{number}")[group] = mean.float().to(device)
             getattr(self, f"deviation{number}")[group] = deviation.float().to(device)

@@ -7,7 +7,7 @@ nothing needs to know how many classes or tasks there will be. How the layers ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -108,13 +108,13 @@ class PlasticGenerator(nn.Module):
         masks: Sequence[Tensor],
         *,
         alive: Sequence[Tensor] | None = None,
-        seen: list[Tensor] | None = None,
+        see: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         """z (B, noise), classes (B,) within the task, one mask a layer -> images (B, C, 32, 32) in [-1, 1].
 
         `alive`, where the masks are binary: by level, the units that have a voice. The others are not computed at all:
-        they would be multiplied by 0, or send a constant through closed weights. `seen` collects what each norm is
-        given.
+        they would be multiplied by 0, or send a constant through closed weights. `see` is shown what each norm is
+        given, level by level.
         """
         assert self.private is not None
         wiring = self.wiring
@@ -138,16 +138,18 @@ class PlasticGenerator(nn.Module):
                 total = z.new_empty(1, 0, 1, 1)
                 raw.append(total)
                 active.append(total)
-                if seen is not None:
-                    seen.append(total)
+                if see is not None:
+                    see(total)
                 continue
-            if seen is not None:
-                seen.append(total)
+            if see is not None:
+                see(total)
             x = F.relu(norm(total, classes, voices[level]))
             if alive is None:
                 x = self._close(x, [masks[number] for number in into])
             raw.append(total)
             active.append(x)
+            for past in wiring.spent[level]:
+                raw[past] = active[past] = z
         head: Tensor = self.private.head
         if voices[-1] is not None:
             head = head.index_select(IN_AXIS[wiring.head.layout], voices[-1])

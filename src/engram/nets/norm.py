@@ -5,6 +5,8 @@ With one process this is torch's own. Without gradients, nothing is shared out: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -70,3 +72,26 @@ def _normalised(
     if bias is not None:
         shift = shift + bias
     return torch.addcmul(shift.to(x.dtype)[:, None, None], x, scale.to(x.dtype)[:, None, None])
+
+
+class Moments:
+    """Mean and deviation of what the norm of each level is given, over batches, added up in float64.
+
+    One level after the other, so that no batch's levels are in memory at once.
+    """
+
+    def __init__(self, units: Sequence[int]) -> None:
+        self.sums = [torch.zeros(2, n, dtype=torch.float64) for n in units]
+        self.shown = 0
+
+    def see(self, x: Tensor) -> None:
+        """(B, units, H, W), or nothing: a level without a voice."""
+        if x.numel():
+            variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
+            self.sums[self.shown % len(self.sums)] += torch.stack([mean, variance + mean.square()]).cpu()
+        self.shown += 1
+
+    def settled(self, eps: float) -> list[tuple[Tensor, Tensor]]:
+        """(mean, deviation) of each level, float64."""
+        averages = [total / (self.shown // len(self.sums)) for total in self.sums]
+        return [(mean, (square - mean.square()).clamp(min=0).add(eps).sqrt()) for mean, square in averages]

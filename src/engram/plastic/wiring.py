@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -104,6 +104,26 @@ class Wiring:
 
     def out_of(self, level: int) -> list[int]:
         return [number for number, wire in enumerate(self.wires) if wire.reads == level]
+
+    @cached_property
+    def spent(self) -> tuple[tuple[int, ...], ...]:
+        """By level: which levels nobody reads any more once it is computed, so that their memory can be let go."""
+        last = [max((self.wires[n].writes for n in self.out_of(level)), default=-1) for level in range(self.levels + 1)]
+        return tuple(tuple(n for n, read in enumerate(last) if read == level) for level in range(self.levels + 1))
+
+    @cached_property
+    def sides(self) -> tuple[int, ...]:
+        """Of the images of each level, in pixels; the noise is one."""
+        sides = [1]
+        for level in range(1, self.levels + 1):
+            wire = self.wires[self.into(level)[0]]
+            grown = wire.shape.kernel if wire.reads == 0 else sides[wire.reads] * wire.shape.stride
+            sides.append(2 * grown if wire.doubles else grown)
+        return tuple(sides)
+
+    def largest_level(self, units: Sequence[int]) -> int:
+        """Numbers per image in the largest of the levels, whose `units` are given but for the noise's."""
+        return max(n * side**2 for n, side in zip(units, self.sides[1:], strict=True))
 
     def summed(self, level: int) -> bool:
         """Whether the level is more than the output of one layer on its way through a norm."""
