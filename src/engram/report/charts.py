@@ -108,9 +108,14 @@ def category(field: str, title: str | None = None, **more: Any) -> Spec:
     return {"field": field, "type": "nominal", "title": title, **more}
 
 
-def counted(field: str, title: str, values: Sequence[int]) -> Spec:
-    """An axis of whole numbers, with as many ticks as there is room for."""
-    shown = list(values) if len(values) <= 20 else [v for v in values if v % 5 == 0]
+def counted(field: str, title: str, values: Sequence[int], room: int = 20) -> Spec:
+    """An axis of whole numbers, with as many ticks as there is room for: all of them, or the round ones.
+
+    >>> [len(counted("x", "", range(1, n + 1))["axis"]["values"]) for n in (20, 50, 200, 5000)]
+    [20, 10, 20, 10]
+    """
+    steps = (m * 10**e for e in range(15) for m in (1, 5))
+    shown = next(some for step in steps if len(some := [v for v in values if v % step == 0]) <= room)
     axis = {"values": shown, "format": "d", "grid": False}
     return quantity(field, title, axis=axis, scale={"nice": False, "zero": False, "padding": 8})
 

@@ -13,6 +13,9 @@ from engram.report.records import Evaluation, Timing
 from engram.report.views import MB, SIDE
 
 MOST_PANELS = 4
+MOST_COSTS = 6
+HALF = 12
+"""Ticks on an axis where two panels stand side by side."""
 DECADES = [m * 10**e for e in range(-2, 7) for m in (1, 3)]
 BOUNDS = {"upper": (INK, [1, 0], "stroke"), "lower": (INK, [2, 3], "stroke")}
 
@@ -141,7 +144,8 @@ def _seconds(run: Run, task: int) -> float | None:
 
 def cost(data: Data, groups: Sequence[Group]) -> Figure | None:
     """A training step's time and the process's memory, task by task: whether a long stream stays in hand."""
-    chosen = [g for g in longest_per_method(groups) if not g.bound and len(g.runs[0].timing) > 1][:MOST_SERIES]
+    longest = [g for g in longest_per_method(groups) if not g.bound and len(g.runs[0].timing) > 1]
+    chosen = sorted(longest, key=lambda g: (not g.runs[0].growth, not g.strict))[:MOST_COSTS]
     measures = {STEP: _step, PEAK: _peak}
     rows: Rows = []
     for g in chosen:
@@ -152,14 +156,17 @@ def cost(data: Data, groups: Sequence[Group]) -> Figure | None:
     if not rows:
         return None
     names = [panel for panel in measures if any(row["panel"] == panel for row in rows)]
-    x = charts.counted("x", "task", sorted({row["x"] for row in rows}))
+    x = charts.counted("x", "task", sorted({row["x"] for row in rows}), HALF)
     drawn = charts.lines(rows, [legend(g) for g in chosen], x, charts.quantity("value", "", scale={"zero": True}))
     del drawn["data"]
     spec = faceted(rows, {**drawn, "width": 270, "height": 220}, names)
     spec |= {"resolve": {"scale": {"y": "independent"}}}
     last = {(row["series"], row["panel"]): row["label"] for row in rows}
     alt = f"A training step and the process's memory, task by task, on {data.title}. At the end: "
-    note = "Of each method the run with most tasks. Times depend on what else the machine did; memory only ever rises."
+    note = (
+        "Of each method the run with most tasks; those that grow come first. "
+        "Times depend on what else the machine did; memory only ever rises."
+    )
     title = f"{data.title}: a step's time and the memory of the process"
     return Figure(f"cost-{data.slug}", title, f"{alt}{'; '.join(last.values())}.", spec, note)
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from engram.report import charts
 from engram.report.charts import DASHES, INK, MOST_SERIES, SERIES, Figure, Rows, Spec
-from engram.report.figures import faceted, legend, panels, point
+from engram.report.figures import HALF, faceted, legend, panels, point
 from engram.report.gather import Run
 from engram.report.groups import Data, Group, one_per_method
 
@@ -113,7 +113,7 @@ def growth(data: Data, groups: Sequence[Group]) -> Figure | None:
         f"{name}, linear worst case": (SERIES[i % len(SERIES)], DASHES[2], "stroke") for i, name in enumerate(names)
     }
     fixed |= {name: (SERIES[i % len(SERIES)], DASHES[0], charts.MARKERS[i]) for i, name in enumerate(names)}
-    x = charts.counted("x", "tasks learned", sorted({row["x"] for row in rows}))
+    x = charts.counted("x", "tasks learned", sorted({row["x"] for row in rows}), HALF)
     panel = charts.lines(
         rows, [*names, *(n for n in fixed if n not in names)], x, charts.quantity("value", "number"), fixed
     )
