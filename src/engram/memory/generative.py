@@ -28,8 +28,12 @@ from engram.seeding import generator as named_generator
 
 FINGERPRINT_IMAGES = 8
 SAMPLE_BATCH = 256
-LARGEST_LEVEL = 2**24
-"""Numbers that one level of a batch may have, 64 MB: a network that has grown draws fewer images at a time."""
+LARGEST_LEVEL = {"cpu": 2**21}
+"""Numbers that one level of a batch may have, by device: a network that has grown draws fewer images at a time.
+
+On a CPU 8 MB: what its cache cannot hold is slower as well as larger.
+"""
+LARGEST_ELSEWHERE = 2**24
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ def consolidate(
     device = net.plastic[0].weight.device
     alive = alive_units(net.wiring, masks, net.variant)
     units = [int(living.sum()) for living in alive]
-    moments, size = Moments(units), min(batch_size, _batch(net.wiring, units))
+    moments, size = Moments(units), min(batch_size, 2 * _batch(net.wiring, units, device))
     classes = torch.arange(size, device=device) % len(columns)
     for _ in range(math.ceil(batches * batch_size / size)):
         z = torch.randn(size, net.noise, generator=generator).to(device)
@@ -231,7 +235,8 @@ def _with_fingerprints(engram: Engram, nets: Sequence[ClassNet]) -> Engram:
 @torch.inference_mode()
 def sample(net: ClassNet, count: int, *, generator: torch.Generator) -> Tensor:
     """(count, C, 32, 32) uint8 images of one class, drawn in large batches."""
-    device, size = net.head.device, _batch(net.wiring, net.units)
+    device = net.head.device
+    size = _batch(net.wiring, net.units, device)
     out = torch.empty(count, net.bias.shape[0], 32, 32, dtype=torch.uint8)
     for start in range(0, count, size):
         z = torch.randn(min(size, count - start), net.inputs, generator=generator)
@@ -240,9 +245,10 @@ def sample(net: ClassNet, count: int, *, generator: torch.Generator) -> Tensor:
     return out
 
 
-def _batch(wiring: Wiring, units: Sequence[int]) -> int:
+def _batch(wiring: Wiring, units: Sequence[int], device: torch.device) -> int:
     """How many images are computed at a time; `units` of each level."""
-    return max(1, min(SAMPLE_BATCH, LARGEST_LEVEL // max(1, wiring.largest_level(units))))
+    largest = LARGEST_LEVEL.get(device.type, LARGEST_ELSEWHERE)
+    return max(1, min(SAMPLE_BATCH, largest // max(1, wiring.largest_level(units))))
 
 
 def engram_state(engram: Engram) -> dict[str, Any]:
