@@ -155,7 +155,7 @@ class PlainLoop:
         self.critic = PlainCritic(imprint.critic, len(self.past) + 1)
         self.reserved = [plastic.reserved.float() for plastic in net.plastic]
         self.gates = [1 - r if net.variant == "weights" else self._unit_gate(n) for n, r in enumerate(self.reserved)]
-        betas = (0.5, 0.999)
+        betas = (settings.beta1, settings.beta2)
         self.of_critic = torch.optim.Adam(self.critic.parameters(), settings.learning_rate, betas)
         self.of_generator = torch.optim.Adam(self.generator.parameters(), settings.learning_rate, betas)
 

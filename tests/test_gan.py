@@ -67,3 +67,22 @@ def test_the_rate_is_level_and_then_falls_to_nothing() -> None:
         gan._set_rate(share)
         rates.append({group["lr"] for optimiser in gan.optimisers.values() for group in optimiser.param_groups})
     assert rates == [{0.1}, {0.1}, {0.05}, {0.0}]
+
+
+def test_momentum_and_its_counterpart_are_settings() -> None:
+    """Two steps by hand, against each optimiser's."""
+    rate, beta1, beta2 = 0.1, 0.25, 0.75
+    gan = Gan(around(learning_rate=rate, beta1=beta1, beta2=beta2))
+    gan.begin(0, new=1, group=0, known=1)
+    for name, net in (("critic", gan.critic), ("generator", gan.generator)):
+        weight = next(net.parameters())
+        mean = square = 0.0
+        moved = torch.zeros_like(weight)
+        before = weight.detach().clone()
+        for step, slope in enumerate((2.0, -1.0), start=1):
+            weight.grad = torch.full_like(weight, slope)
+            gan.optimisers[name].step()
+            mean, square = beta1 * mean + (1 - beta1) * slope, beta2 * square + (1 - beta2) * slope**2
+            moved -= rate * (mean / (1 - beta1**step)) / (square / (1 - beta2**step)) ** 0.5
+        torch.testing.assert_close(weight.detach() - before, moved, rtol=1e-4, atol=1e-6)
+        weight.grad = None

@@ -89,6 +89,17 @@ def new_critic(around: Surroundings, known: int, task: int) -> Critic:
     return critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+def gan_optimisers(around: Surroundings, **nets: nn.Module) -> dict[str, torch.optim.Optimizer]:
+    """Adam for each of the networks, by name."""
+    settings = around.settings
+    return {
+        name: torch.optim.Adam(
+            net.parameters(), lr=settings.learning_rate, betas=(settings.beta1, settings.beta2), fused=True
+        )
+        for name, net in nets.items()
+    }
+
+
 @dataclass(frozen=True)
 class CriticTerms:
     """What the critic's step adds up; None: not in this step."""

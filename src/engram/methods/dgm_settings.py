@@ -35,7 +35,11 @@ class DGMwSettings:
     """How much more often the generator is shown images that are unlike the rest of their class: the weight of an image
     is its distance to its tenth nearest neighbour to this power. 0 shows all evenly."""
     learning_rate: float = 3e-3
-    """Of generator and critic (Adam, betas 0.5 and 0.999); falls to 0 over the second movement."""
+    """Of generator and critic (Adam); falls to 0 over the second movement."""
+    beta1: float = 0.5
+    """Adam's momentum, of generator and critic. Photographs are drawn far better with 0."""
+    beta2: float = 0.999
+    """Decay of Adam's mean of squared gradients."""
     s_max: float = 1e4
     lambda_ru: float = 0.4
     """Weight of the sparsity term, times alpha."""
@@ -78,7 +82,8 @@ class DGMwSettings:
         demand(self.batch_size >= 2, "method.batch_size", self.batch_size, "2 or more")
         demand(self.replay >= 2, "method.replay", self.replay, "2 or more")
         demand(0 < self.masking <= 1, "method.masking", self.masking, "above 0 and at most 1")
-        demand(0 <= self.average < 1, "method.average", self.average, "0 or more and below 1")
+        for name in ("average", "beta1", "beta2"):
+            demand(0 <= getattr(self, name) < 1, f"method.{name}", getattr(self, name), "0 or more and below 1")
         demand(self.s_max >= 1, "method.s_max", self.s_max, "1 or more")
         demand(0 < self.learning_rate < 1, "method.learning_rate", self.learning_rate, "above 0 and below 1")
         demand(self.critic_kernel in (3, 4, 5), "method.critic_kernel", self.critic_kernel, "3, 4 or 5")

@@ -16,7 +16,7 @@ from torch import Tensor
 from engram import parallel
 from engram.config import demand
 from engram.data.stream import Task
-from engram.methods.adversarial import critic_terms, generator_terms, new_critic
+from engram.methods.adversarial import critic_terms, gan_optimisers, generator_terms, new_critic
 from engram.methods.learner import State, Surroundings
 from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
@@ -54,7 +54,11 @@ class GanSettings:
     """Least share of the task's own images in what the critic is shown. By its number of classes alone, the tenth class
     would have a tenth of the steps to be learned in, while the other nine have been learned before."""
     learning_rate: float = 2e-3
-    """Of generator and critic (Adam, betas 0.5 and 0.999); falls to 0 over the second half of the task."""
+    """Of generator and critic (Adam); falls to 0 over the second half of the task."""
+    beta1: float = 0.5
+    """Adam's momentum, of generator and critic."""
+    beta2: float = 0.999
+    """Decay of Adam's mean of squared gradients."""
     lambda_gp: float = 1.0
     """Weight of the gradient penalty."""
     lambda_aux: float = 1.0
@@ -82,7 +86,8 @@ class GanSettings:
         for name in ("rare", "lambda_gp", "lambda_aux"):
             demand(getattr(self, name) >= 0, f"method.{name}", getattr(self, name), "0 or more")
         demand(0 < self.learning_rate < 1, "method.learning_rate", self.learning_rate, "above 0 and below 1")
-        demand(0 <= self.average < 1, "method.average", self.average, "0 or more and below 1")
+        for name in ("average", "beta1", "beta2"):
+            demand(0 <= getattr(self, name) < 1, f"method.{name}", getattr(self, name), "0 or more and below 1")
         demand(self.critic_kernel in (3, 4, 5), "method.critic_kernel", self.critic_kernel, "3, 4 or 5")
         demand(0 <= self.new_share < 1, "method.new_share", self.new_share, "0 or more and below 1")
         demand(0 < self.keep <= 1, "method.keep", self.keep, "above 0 and at most 1")
@@ -237,10 +242,7 @@ class Gan:
             load_optimiser(optimiser, state["optimisers"][name])
 
     def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
-        return {
-            name: torch.optim.Adam(net.parameters(), lr=self.settings.learning_rate, betas=(0.5, 0.999), fused=True)
-            for name, net in (("critic", self.critic), ("generator", self.generator))
-        }
+        return gan_optimisers(self.around, critic=self.critic, generator=self.generator)
 
     def net_of(self, state: State) -> ConditionalGenerator:
         """A generator back from its `net_state`."""

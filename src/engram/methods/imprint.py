@@ -18,7 +18,7 @@ from torch import Tensor
 from engram import parallel
 from engram.data.stream import Task
 from engram.errors import DivergedError
-from engram.methods.adversarial import Critic, critic_terms, generator_terms, new_critic
+from engram.methods.adversarial import Critic, critic_terms, gan_optimisers, generator_terms, new_critic
 from engram.methods.dgm_settings import DGMwSettings
 from engram.methods.learner import State, Surroundings
 from engram.methods.rarity import draw_rows, odds
@@ -55,10 +55,7 @@ class Imprint:
         self.critic = new_critic(around, known, task)
         if before is not None:  # old columns, where it has any, come first
             self.critic.take_over(before, classes=known - classes)
-        self.optimisers = {
-            name: torch.optim.Adam(module.parameters(), lr=self.settings.learning_rate, betas=(0.5, 0.999), fused=True)
-            for name, module in (("critic", self.critic), ("generator", net))
-        }
+        self.optimisers = gan_optimisers(around, critic=self.critic, generator=net)
         self.fixed: list[Tensor] = []
         """The binary masks, once they are fixed."""
         self.openings: list[Tensor] = []
