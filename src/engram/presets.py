@@ -98,8 +98,10 @@ _CIFAR_SMALL: Settings = {
     "training.label_smoothing": 0.05,
     "training.epochs": 5,
     "method.replay": 9600,
+    "method.beta1": 0.0,
 }
-"""The digits' networks. Generated photographs are told apart by texture first, real ones should not be."""
+"""The digits' networks. Generated photographs are told apart by texture first, real ones should not be. Without
+momentum, drawings of 1,500 steps are nearer to the images than those of 4,000 with it (LOG.md)."""
 
 _CIFAR_SMALL_DGM: Settings = {
     **_CIFAR_SMALL,
