@@ -219,6 +219,8 @@ BEFORE = {
     "method.network": "dcgan",
     "method.critic": "auto",
     "method.critic_start": "fresh",
+    "method.beta1": "0.5",
+    "method.beta2": "0.999",
     "method.rare": "0",
     "method.new_share": "0",
     "method.real_now": "0",
