@@ -140,6 +140,7 @@ def consolidate(
     device = net.plastic[0].weight.device
     alive = alive_units(net.wiring, masks, net.variant)
     units = [int(living.sum()) for living in alive]
+    # twice as many as where they are drawn: the batch's own statistics normalise what the next level reads
     moments, size = Moments(units), min(batch_size, 2 * _batch(net.wiring, units, device))
     classes = torch.arange(size, device=device) % len(columns)
     for _ in range(math.ceil(batches * batch_size / size)):
