@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.config import Config, compose, from_dict
+from engram.config import Config, RuntimeConfig, compose, from_dict
 from engram.data.stream import Task
+from engram.experiment.machine import prepare
 from engram.experiment.reopen import reopen
 from engram.memory.generative import Engram, consolidate, extract, shared_weights
 from engram.methods.dgm import DGM
@@ -205,7 +206,6 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def settings_of(given: argparse.Namespace) -> dict[str, str]:
-    """And the threads set, before anything is computed."""
-    if given.threads:
-        torch.set_num_threads(given.threads)
+    """And the machine prepared as for a run, before anything is computed."""
+    prepare(RuntimeConfig(threads=given.threads, device="cpu"))
     return dict(text.split("=", 1) for text in given.settings)

@@ -21,7 +21,7 @@ import step
 from engram.methods.adversarial import critic_terms, generator_terms
 from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import normalise
-from engram.plastic.losses import sparsity
+from engram.plastic.losses import between, sparsity
 from engram.plastic.schedule import s_max_of_epoch, unit_scale, weight_scale
 from engram.seeding import generator
 
@@ -70,7 +70,7 @@ def test_losses_of_the_reference_loop_are_ours(run: Path) -> None:
     reserved = [layer.reserved for layer in imprint.net.plastic]
     torch.testing.assert_close(loop.sparsity(plain), sparsity(zip(ours, reserved, strict=True)))
 
-    terms = critic_terms(imprint.critic, real, fake.detach(), u=u)
+    terms = critic_terms(imprint.critic, real, fake.detach(), lines=between(real, fake, u))
     scores = loop.critic(drawn.detach())[0].mean() - loop.critic(real)[0].mean()
     torch.testing.assert_close(scores, terms.adversarial)
     penalty = reference.penalty(loop.critic, real, drawn.detach(), u)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -17,3 +18,30 @@ def test_the_peak_of_a_process_is_its_own_and_not_that_of_whoever_started_it() -
     code = "from engram.experiment.machine import peak_bytes; print(peak_bytes())"
     child = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert int(child.stdout) < 600_000_000 < len(held) < (peak_bytes() or 0)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has its own ways")
+def test_memory_that_a_step_frees_is_there_for_the_next() -> None:
+    code = """
+import ctypes, resource, sys, torch
+from engram.experiment.machine import keep_memory
+mallopt = ctypes.CDLL(None).mallopt
+assert mallopt(-1, 2**17) and mallopt(-3, 2**17)  # as glibc begins, before it adapts to what it is asked for
+if sys.argv[1] == "kept":
+    assert keep_memory()
+def step():
+    return [torch.ones(10_000 * n) for n in range(1, 60)]
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    step()
+before = faults()
+for _ in range(50):
+    step()
+print(faults() - before)
+"""
+    asked, kept = (
+        int(subprocess.run([sys.executable, "-c", code, how], check=True, capture_output=True, text=True).stdout)
+        for how in ("plain", "kept")
+    )
+    assert kept < 1000 < asked  # a step takes 70 MB, pages have 4 kB

@@ -34,7 +34,7 @@ from engram.methods.imprint import Imprint
 from engram.methods.learner import Silent, Surroundings
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.masks import IN_AXIS, OUT_AXIS, Variant, count_usage
-from engram.plastic.wiring import WIRINGS, alive_units, prune
+from engram.plastic.wiring import WIRINGS, alive_units, numbers_of, prune
 from engram.seeding import generator
 
 VARIANTS: list[Variant] = ["weights", "units"]
@@ -149,7 +149,9 @@ def test_folded_statistics_agree_with_batch_statistics(variant: Variant, wiring:
     engram = consolidate(net, masks, [0], batches=20, generator=generator(1))
     z = torch.randn(2000, 8, generator=generator(5))
     with torch.no_grad():
-        by_batch = net(z, torch.zeros(2000, dtype=torch.int64), masks, alive=alive_units(net.wiring, masks, variant))
+        by_batch = net(
+            z, torch.zeros(2000, dtype=torch.int64), masks, voices=numbers_of(alive_units(net.wiring, masks, variant))
+        )
         by_engram = extract(engram, shared_weights(net))[0](z)
     assert (by_batch - by_engram).abs().mean() < 0.02
 

@@ -43,7 +43,7 @@ def run(folder: Path, method: str, *settings: str) -> None:
 
 @pytest.mark.parametrize("network", ["dcgan", "residual"])
 def test_dgm_learns_in_bfloat16_and_keeps_its_promise(network: str, tmp_path: Path) -> None:
-    small: dict[str, Any] = {**SMALL_GAN, "network": network, "critic_width": 4, "steps": 10, "replay": 128}
+    small: dict[str, Any] = {**SMALL_GAN, "network": network, "critic_width": 4, "steps": 30, "replay": 128}
     if network == "residual":  # a few steps: CPUs without bfloat16 take ten times as long with it
         small |= {"critic": "resnet18", "critic_start": "warm", "critic_width": 2, "epochs": 2, "steps": 2}
         small |= {"statistics": 1, "replay": 16}

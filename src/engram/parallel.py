@@ -43,6 +43,14 @@ class World:
     def many(self) -> bool:
         return self.size > 1
 
+    def first(self, total: int) -> int:
+        """Which row of a batch is the first of this rank's own.
+
+        >>> [World(rank, 3).first(8) for rank in range(3)]
+        [0, 3, 6]
+        """
+        return self.rank * (total // self.size) + min(self.rank, total % self.size)
+
     def rows(self, total: int) -> int:
         """How many rows of a batch are this rank's own.
 
@@ -97,6 +105,18 @@ def own(batch: Tensor) -> Tensor:
     return batch.tensor_split(here.size)[here.rank]
 
 
+def every(step: int, rows: int) -> tuple[slice, float]:
+    """Every so-manieth row of a batch of `rows`, the first one included: those among this rank's own.
+
+    Also how much more of these than of all rows this rank has, by which a mean over them counts.
+    """
+    here = world()
+    own = range(here.first(rows), here.first(rows) + here.rows(rows))
+    chosen = slice(-own.start % step, None, step)
+    share = len(range(rows)[::step]) / rows
+    return chosen, len(own[chosen]) / len(own) / share
+
+
 def total(x: Tensor) -> Tensor:
     """The sum over all ranks. Gradients flow back to every rank's part."""
     result: Tensor = _Total.apply(x)  # type: ignore[no-untyped-call]
@@ -114,14 +134,23 @@ class _Total(torch.autograd.Function):
         return _add_up(gradient.clone(memory_format=torch.contiguous_format))
 
 
+def share(rows: int) -> float:
+    """Of a whole batch of `rows`, how much is this rank's own."""
+    here = world()
+    return here.rows(rows) / rows if here.many else 1.0
+
+
 def backward(loss: Tensor, parameters: Iterable[Tensor], *, rows: int) -> None:
     """Put in place the gradients of the mean over a whole batch of `rows`; `loss` is the mean over this rank's own."""
-    here = world()
-    if not here.many:
-        torch.autograd.backward(loss)
-        return
     # weighted before it flows back, so that `total` adds up gradients of one and the same mean
-    torch.autograd.backward(loss * (here.rows(rows) / rows))
+    torch.autograd.backward(loss * share(rows) if world().many else loss)
+    add_up(parameters)
+
+
+def add_up(parameters: Iterable[Tensor]) -> None:
+    """Put in place the sum of all ranks' gradients."""
+    if not world().many:
+        return
     gradients = [p.grad for p in parameters if p.grad is not None]
     flat = _add_up(torch.cat([gradient.flatten() for gradient in gradients]))
     for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):

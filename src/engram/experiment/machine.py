@@ -1,7 +1,8 @@
-"""The machine that a run computes on: its device, its cores, the memory it has held."""
+"""The machine that a run computes on: its device, its cores, its memory."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 
@@ -14,6 +15,7 @@ from engram.errors import ConfigError
 
 def prepare(runtime: RuntimeConfig) -> torch.device:
     """Choose the device and make torch compute the same bits every time."""
+    keep_memory()
     here = parallel.launched()
     torch.set_num_threads(runtime.threads or max(1, available_cores() // here.local_size))
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -37,6 +39,20 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def keep_memory() -> bool:
+    """Have freed memory kept for the next step, where the C library is glibc; whether it is.
+
+    By itself glibc gives large blocks back to the system when they are freed, which a step does all the time; the
+    system hands them out again page by page, each filled with zeros first. The most that is held stays the same.
+    """
+    trim_threshold, mmap_threshold = -1, -3
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, TypeError, AttributeError):
+        return False
+    return bool(mallopt(mmap_threshold, 2**25) and mallopt(trim_threshold, 2**30))
 
 
 def peak_bytes() -> int | None:

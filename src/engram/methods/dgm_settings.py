@@ -46,7 +46,7 @@ class DGMwSettings:
     lambda_gp: float = 1.0
     """Weight of the gradient penalty."""
     penalty_every: int = 1
-    """Steps from one gradient penalty to the next; its weight is multiplied by this."""
+    """1: the gradient penalty is the mean over as many lines as the batch has images; 2: over every other one, …"""
     lambda_aux: float = 1.0
     """Weight of the class term in the generator's loss, where a task has several classes."""
     critic_width: int = 24

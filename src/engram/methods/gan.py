@@ -16,7 +16,7 @@ from torch import Tensor
 from engram import parallel
 from engram.config import demand
 from engram.data.stream import Task
-from engram.methods.adversarial import critic_terms, gan_optimisers, generator_terms, new_critic
+from engram.methods.adversarial import critic_gradients, gan_optimisers, generator_terms, new_critic
 from engram.methods.learner import State, Surroundings
 from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
@@ -171,13 +171,16 @@ class Gan:
         real = normalise(parallel.own(real).to(device))
         fake, rest = all_fakes[: len(real)], slice(len(real), None)
         targets = parallel.own(targets).to(device) if targets is not None else None
-        terms = critic_terms(self.critic, real, fake.detach(), targets=targets, u=u, lowered=self.around.lowered)
-        assert terms.penalty is not None
-        loss = terms.adversarial + settings.lambda_gp * terms.penalty
-        if terms.classes is not None:
-            loss = loss + terms.classes
-        self.optimisers["critic"].zero_grad()
-        parallel.backward(loss, self.critic.parameters(), rows=size)
+        terms = critic_gradients(
+            self.around,
+            self.critic,
+            real,
+            fake.detach(),
+            targets=targets,
+            u=u,
+            penalty_weight=settings.lambda_gp,
+            rows=size,
+        )
         self.optimisers["critic"].step()
 
         adversarial, aux = generator_terms(self.critic, fake, targets, lowered=self.around.lowered)

@@ -18,7 +18,7 @@ from torch import Tensor
 from engram import parallel
 from engram.data.stream import Task
 from engram.errors import DivergedError
-from engram.methods.adversarial import Critic, critic_terms, gan_optimisers, generator_terms, new_critic
+from engram.methods.adversarial import Critic, critic_gradients, gan_optimisers, generator_terms, new_critic
 from engram.methods.dgm_settings import DGMwSettings
 from engram.methods.learner import State, Surroundings
 from engram.methods.rarity import draw_rows, odds
@@ -26,8 +26,11 @@ from engram.methods.solver import Examples, load_optimiser, normalise, optimiser
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.losses import alpha, sparsity
 from engram.plastic.schedule import s_max_of_epoch, unit_scale, weight_scale
-from engram.plastic.wiring import alive_units, prune
+from engram.plastic.wiring import alive_units, numbers_of, prune
 from engram.seeding import generator
+
+MOST = 0.75
+"""Share of a level's units with a voice above which DGMw computes them all: the others speak to closed weights."""
 
 
 class Imprint:
@@ -59,8 +62,8 @@ class Imprint:
         self.fixed: list[Tensor] = []
         """The binary masks, once they are fixed."""
         self.openings: list[Tensor] = []
-        """The same as numbers, to multiply with; like `alive`, derived."""
-        self.alive: list[Tensor] = []
+        """The same as numbers, to multiply with; like `voices`, derived."""
+        self.voices: list[Tensor | None] | None = None
         self.averaged: list[Tensor] = []
         self.odds: Tensor | None = None
         """How often each of the task's images is drawn; derived, not state."""
@@ -91,7 +94,7 @@ class Imprint:
         classes = columns - task.columns[0]  # within the task
         targets = columns if self.known == len(task.seen) else classes
         z = parallel.own(torch.randn(size, settings.noise, generator=draws)).to(device)
-        u = parallel.own(torch.rand(size, generator=draws)) if batch % settings.penalty_every == 0 else None
+        u = parallel.own(torch.rand(size, generator=draws))
 
         if epoch >= self.mask_epochs and not self.fixed:
             self.fix_masks(task.index)
@@ -107,25 +110,21 @@ class Imprint:
                 s = unit_scale(epoch + 1, self.mask_epochs, settings.s_max)
             masks = self.net.soft_masks(s)
         with self.around.lowered():
-            fake = self.net(z, classes, masks, alive=self.alive or None)
+            fake = self.net(z, classes, masks, voices=self.voices)
         fake = fake.float()
 
-        terms = critic_terms(
+        terms = critic_gradients(
+            self.around,
             self.critic,
             real,
             fake.detach(),
             targets=targets if self.known > 1 else None,
             replay=replay,
             u=u,
-            lowered=self.around.lowered,
+            penalty_every=settings.penalty_every,
+            penalty_weight=settings.lambda_gp,
+            rows=size,
         )
-        loss = terms.adversarial
-        if terms.penalty is not None:
-            loss = loss + settings.lambda_gp * settings.penalty_every * terms.penalty
-        if terms.classes is not None:
-            loss = loss + terms.classes
-        self.optimisers["critic"].zero_grad()
-        parallel.backward(loss, self.critic.parameters(), rows=size)
         self.optimisers["critic"].step()
 
         adversarial, aux = generator_terms(
@@ -178,7 +177,10 @@ class Imprint:
             self.averaged = [parameter.detach().clone() for parameter in self._voices()]
 
     def _fix(self, masks: list[Tensor]) -> None:
-        self.fixed, self.alive = masks, alive_units(self.net.wiring, masks, self.net.variant)
+        self.fixed, alive = masks, alive_units(self.net.wiring, masks, self.net.variant)
+        if self.net.variant == "weights":  # silent units, where they are few, cost less than leaving them out does
+            alive[:-1] = [units | (units.sum() > MOST * len(units)) for units in alive[:-1]]
+        self.voices = numbers_of(alive)
         self.openings = [mask.to(layer.weight.dtype) for mask, layer in zip(masks, self.net.plastic, strict=True)]
 
     @torch.no_grad()

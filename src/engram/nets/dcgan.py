@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engram.nets.norm import BatchNorm2d
+from engram.plastic.convolve import channels_last, doubled, halved, weight_gradient
 
 Norm = Literal["batch", "none"]
 
@@ -51,8 +52,10 @@ class Trunk(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, C, 32, 32) in [-1, 1] -> (B, features)."""
+        x = channels_last(x)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            x = F.leaky_relu(norm(convolution(x)), LEAK)
+            assert isinstance(convolution, nn.Conv2d)
+            x = F.leaky_relu(norm(_after(convolution, x)), LEAK)
         return x.flatten(1)
 
     def pull_back(self, x: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
@@ -65,6 +68,7 @@ class Trunk(nn.Module):
         """
         stands = []
         with torch.no_grad():
+            x = channels_last(x)
             for convolution in self.convolutions:
                 stands.append(convolution(x))
                 x = F.leaky_relu(stands[-1], LEAK)
@@ -73,12 +77,87 @@ class Trunk(nn.Module):
             assert isinstance(convolution, nn.Conv2d)
             # the same strides on both sides, which is several times faster
             delta = delta.contiguous(memory_format=torch.channels_last)
-            delta = torch.ops.aten.leaky_relu_backward(delta, stand, LEAK, False)
-            side, padding = convolution.kernel_size[0], convolution.padding[0]
-            assert isinstance(padding, int)
-            # an odd kernel leaves the last row and column open
-            delta = F.conv_transpose2d(delta, convolution.weight, stride=2, padding=padding, output_padding=side % 2)
+            delta = _before(convolution, torch.ops.aten.leaky_relu_backward(delta, stand, LEAK, False))
         return delta
+
+
+def _after(convolution: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
+    if convolution.kernel_size[0] == 4 and x.requires_grad:
+        return halved(x, convolution.weight, convolution.bias)
+    result: torch.Tensor = convolution(x)
+    return result
+
+
+def _before(convolution: nn.Conv2d, delta: torch.Tensor) -> torch.Tensor:
+    """From the gradient of what leaves a convolution of a trunk to that of what enters it."""
+    side, padding = convolution.kernel_size[0], convolution.padding[0]
+    if side == 4:
+        return doubled(delta, convolution.weight)
+    assert isinstance(padding, int)
+    # an odd kernel leaves the last row and column open
+    return F.conv_transpose2d(delta, convolution.weight, stride=2, padding=padding, output_padding=side % 2)
+
+
+class Trace:
+    """Images in a trunk without normalisation; the way back, and forth again, written out.
+
+    It serves a loss of the features plus one of the slopes of the last images: `back`, `forth`, then `put_gradients`.
+    That is what differentiating `forward` and `pull_back` comes to, but each convolution is called once for all images:
+    small batches spend much of their time between calls.
+    """
+
+    @torch.no_grad()
+    def __init__(self, trunk: Trunk, x: torch.Tensor, *, slopes: int) -> None:
+        """x (B, C, 32, 32), which is not to be used any more; the slopes of its last so many images are wanted."""
+        x = channels_last(x)
+        self.convolutions = [part for part in trunk.convolutions if isinstance(part, nn.Conv2d)]
+        self.plain = len(x) - slopes
+        self.inputs: list[torch.Tensor] = []
+        self.stands: list[torch.Tensor] = []
+        self.deltas: list[torch.Tensor] = []
+        """By layer: the gradient of where its units stand."""
+        for convolution in self.convolutions:
+            self.inputs.append(x)
+            self.stands.append(convolution(x))
+            x = F.leaky_relu(self.stands[-1], LEAK)
+        self.last = x
+
+    @property
+    def features(self) -> torch.Tensor:
+        """(B, features)"""
+        return self.last.flatten(1)
+
+    @torch.no_grad()
+    def back(self, direction: torch.Tensor) -> torch.Tensor:
+        """Gradients of the features, (B, features) -> those of the last images, (slopes, C, 32, 32)."""
+        delta = direction.view(self.last.shape).contiguous(memory_format=torch.channels_last)
+        for convolution, stand in zip(reversed(self.convolutions), reversed(self.stands), strict=True):
+            delta = torch.ops.aten.leaky_relu_backward(delta, stand, LEAK, False)
+            self.deltas.insert(0, delta)
+            if stand is not self.stands[0]:
+                delta = _before(convolution, delta)
+        slopes = delta[self.plain :]
+        return _before(self.convolutions[0], slopes) if len(slopes) else self.inputs[0][self.plain :]
+
+    @torch.no_grad()
+    def forth(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of a loss of the slopes -> of the directions that led to them, (slopes, features)."""
+        for convolution, given, stand in zip(self.convolutions, self.inputs, self.stands, strict=True):
+            # a slope is linear in every weight, with this in the place of what the layer was given
+            given[self.plain :] = gradient
+            gradient = F.conv2d(gradient, convolution.weight, stride=convolution.stride, padding=convolution.padding)
+            gradient = torch.ops.aten.leaky_relu_backward(gradient, stand[self.plain :], LEAK, False)
+        return gradient.flatten(1)
+
+    @torch.no_grad()
+    def put_gradients(self) -> None:
+        """Those of all weights and biases, in the place of what was there."""
+        for convolution, given, delta in zip(self.convolutions, self.inputs, self.deltas, strict=True):
+            stride, padding = convolution.stride[0], convolution.padding[0]
+            assert isinstance(padding, int)
+            assert convolution.bias is not None
+            convolution.weight.grad = weight_gradient(given, convolution.weight, delta, stride=stride, padding=padding)
+            convolution.bias.grad = delta[: self.plain].sum((0, 2, 3))  # a slope does not change with height
 
 
 class GrowingHead(nn.Module):
@@ -103,3 +182,8 @@ class GrowingHead(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return F.linear(features, self.weight, self.bias)
+
+    @torch.no_grad()
+    def put_gradients(self, features: torch.Tensor, gradient: torch.Tensor) -> None:
+        """From the gradient of the answers to `features`, (B, classes); in the place of what was there."""
+        self.weight.grad, self.bias.grad = gradient.T @ features, gradient.sum(0)

@@ -107,20 +107,18 @@ class PlasticGenerator(nn.Module):
         classes: Tensor,
         masks: Sequence[Tensor],
         *,
-        alive: Sequence[Tensor] | None = None,
+        voices: Sequence[Tensor | None] | None = None,
         see: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         """z (B, noise), classes (B,) within the task, one mask a layer -> images (B, C, 32, 32) in [-1, 1].
 
-        `alive`, where the masks are binary: by level, the units that have a voice. The others are not computed at all:
-        they would be multiplied by 0, or send a constant through closed weights. `see` is shown what each norm is
-        given, level by level.
+        `voices`, where the masks are binary: by level, the numbers of the units that have one; None for all. The
+        others are not computed at all: they would be multiplied by 0, or send a constant through closed weights. `see`
+        is shown what each norm is given, level by level.
         """
         assert self.private is not None
-        wiring = self.wiring
-        voices: list[Tensor | None] = [None] * (wiring.levels + 1)
-        if alive is not None:
-            voices[1:] = [units.nonzero().squeeze(1) for units in alive]
+        wiring, binary = self.wiring, voices is not None
+        voices = [None, *(voices or [None] * wiring.levels)]
         raw, active = [z], [z]
         for level, norm in enumerate(self.private.norms, start=1):
             into, summed = wiring.into(level), wiring.summed(level)
@@ -144,7 +142,7 @@ class PlasticGenerator(nn.Module):
             if see is not None:
                 see(total)
             x = F.relu(norm(total, classes, voices[level]))
-            if alive is None:
+            if not binary:
                 x = self._close(x, [masks[number] for number in into])
             raw.append(total)
             active.append(x)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.plastic import growth, masks, schedule
+from engram.plastic.convolve import from_one_pixel
 from engram.plastic.masks import IN_AXIS, OUT_AXIS, Layout, Variant
 
 
@@ -53,13 +54,6 @@ def masked_conv_transpose2d(x: Tensor, weight: Tensor, mask: Tensor, stride: int
     if x.shape[2:] == (1, 1) and padding == 0:
         return from_one_pixel(x.flatten(1), w)
     return F.conv_transpose2d(x, w, stride=stride, padding=padding)
-
-
-def from_one_pixel(x: Tensor, weight: Tensor) -> Tensor:
-    """A transposed convolution of a single pixel, x (B, in): a matrix product, and a good deal faster as one."""
-    n_in, n_out, height, width = weight.shape
-    pixels = x @ weight.permute(0, 2, 3, 1).reshape(n_in, -1)
-    return pixels.view(-1, height, width, n_out).permute(0, 3, 1, 2)
 
 
 def mask_units(x: Tensor, mask: Tensor) -> Tensor:

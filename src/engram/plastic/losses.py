@@ -1,6 +1,6 @@
 """The terms of the two objectives, each a pure function and each without its weight lambda.
 
-    critic      cross-entropy(class output) + critic_loss    + lambda_GP * gradient_penalty
+    critic      cross-entropy(class output) + critic_loss    + lambda_GP * slope_penalty
     generator   generator_loss + lambda_aux * cross-entropy(class output) + lambda_RU * alpha * sparsity
 
 The class terms are `torch.nn.functional.cross_entropy` as it is. The paper writes the generator's with a
@@ -69,15 +69,19 @@ def slope_of(critic: Callable[[Tensor], Tensor]) -> Slope:
     return slope
 
 
-def gradient_penalty(slope: Slope, real: Tensor, fake: Tensor, *, u: Tensor) -> Tensor:
-    """E[(||grad_x D(x_hat)||_2 - 1)^2], x_hat on the line from a fake to a real image (WGAN-GP).
+def between(real: Tensor, fake: Tensor, u: Tensor) -> Tensor:
+    """x_hat, on the lines from fakes to real images; u (B,), uniform between 0 and 1, says where: 0 is the fake.
 
-    real, fake (B, ...); u (B,), uniform between 0 and 1, says where on the line. The critic behind `slope` must treat
-    the images independently: batch normalisation in it would mix their gradients. The result can be differentiated
-    with respect to the critic's parameters; nothing flows back into real or fake.
+    Nothing flows back into real or fake.
     """
     assert real.shape == fake.shape
-    u = u.to(real).reshape(-1, *[1] * (real.dim() - 1))
-    grad = slope(torch.lerp(fake.detach(), real.detach(), u))
-    norm: Tensor = torch.linalg.vector_norm(grad.flatten(start_dim=1), dim=1)
+    return torch.lerp(fake.detach(), real.detach(), u.to(real).reshape(-1, *[1] * (real.dim() - 1)))
+
+
+def slope_penalty(slopes: Tensor) -> Tensor:
+    """E[(||grad_x D(x_hat)||_2 - 1)^2] of slopes (B, ...) at x_hat (WGAN-GP).
+
+    The critic behind them must treat the images independently: batch normalisation in it would mix their gradients.
+    """
+    norm: Tensor = torch.linalg.vector_norm(slopes.flatten(start_dim=1), dim=1)
     return (norm - 1).square().mean()

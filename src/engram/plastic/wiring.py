@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from engram.plastic.convolve import doubled, from_one_pixel
 from engram.plastic.growth import LayerGrowth, LayerSize, grow_layer
-from engram.plastic.layers import from_one_pixel
 from engram.plastic.masks import OUT_AXIS, Layout, Variant
 
 
@@ -46,6 +46,8 @@ class Shape:
         if x.dim() == 2:
             y = from_one_pixel(x, weight)
             return y if bias is None else y.add_(bias[:, None, None])
+        if (self.kernel, self.stride, self.padding) == (4, 2, 1):
+            return doubled(x, weight, bias)
         return F.conv_transpose2d(x, weight, bias, stride=self.stride, padding=self.padding)
 
 
@@ -181,6 +183,11 @@ def alive_units(wiring: Wiring, masks: Sequence[Tensor], variant: Variant) -> li
         heard = _any([(pairs[n] & alive[wiring.wires[n].writes][None, :]).any(1) for n in wiring.out_of(level)])
         alive[level] = alive[level] & heard
     return alive[1:]
+
+
+def numbers_of(alive: Sequence[Tensor]) -> list[Tensor | None]:
+    """By level, the numbers of the living units; None for all of them."""
+    return [None if bool(units.all()) else units.nonzero().squeeze(1) for units in alive]
 
 
 def prune(wiring: Wiring, masks: Sequence[Tensor], variant: Variant) -> list[Tensor]:
