@@ -132,7 +132,7 @@ def test_the_compact_network_gives_the_masked_networks_images(
     nets = extract(engram, shared_weights(net))
     z = torch.randn(6, 8, generator=generator(2))
     for number in range(2):
-        torch.testing.assert_close(nets[number](z), dense(engram, shared_weights(net), z, number), atol=1e-5, rtol=0)
+        torch.testing.assert_close(nets[number](z), dense(engram, shared_weights(net), z, number), atol=5e-5, rtol=0)
     alive = alive_units(net.wiring, masks, variant)
     voices = [int(units.sum()) for units in alive]
     for wire, weight in zip(net.wiring.wires, nets[0].weights, strict=True):

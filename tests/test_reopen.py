@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,13 @@ def test_a_changed_weight_a_kept_image_and_a_flipped_byte_are_found(
     out = capsys.readouterr().out
     assert "FAILED retention: images of" in out
     assert "0" in out.split("images of")[1].split("are not")[0], "class 0, the second task's, is named"
+    assert "Other code" not in out, "it was this code, on this machine"
+    file = folder / "environment.json"
+    file.write_text(json.dumps([{**start, "commit": "elsewhere"} for start in json.loads(file.read_text())]))
+    assert call(["verify", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert "Other code or another machine may change last bits; since the run: " in out
+    assert "commit: elsewhere -> " in out
 
     from engram.data.datasets import load
 

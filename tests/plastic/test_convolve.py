@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engram.plastic.convolve import FEW, doubled, from_one_pixel, into_few, weight_gradient
+from engram.plastic.convolve import FEW, doubled, from_one_pixel, halved, into_few, weight_gradient
 from engram.seeding import generator
+
+Way = Callable[..., Tensor]
 
 
 def some(*shape: int) -> Tensor:
@@ -61,3 +64,30 @@ def test_the_gradient_of_a_weight(kernel: int, padding: int) -> None:
     gradient = some(*y.shape)
     (known,) = torch.autograd.grad((y * gradient).sum(), weight)
     torch.testing.assert_close(weight_gradient(x, weight.detach(), gradient, stride=2, padding=padding), known)
+
+
+def test_gradients_image_by_image() -> None:
+    x, weight = some(3, 6, 4, 4), some(6, 1, 4, 4)
+    images = some(3, 1, 8, 8)
+    found = []
+    for up, down in (
+        (doubled, halved),
+        (partial(F.conv_transpose2d, stride=2, padding=1), partial(F.conv2d, stride=2, padding=1)),
+    ):
+
+        def value(w: Tensor, one: Tensor, image: Tensor, up: Way = up, down: Way = down) -> Tensor:
+            return (up(one[None], w) * image).sum() + down(image[None], w).square().sum()
+
+        found.append(torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(weight, x, images))
+    torch.testing.assert_close(*found)
+
+
+def test_halving_is_the_librarys_with_the_same_gradients_and_theirs() -> None:
+    images, weight, bias = some(3, 1, 8, 8), some(6, 1, 4, 4), some(6)
+    found = []
+    for way in (halved, partial(F.conv2d, stride=2, padding=1)):
+        given = [tensor.clone().requires_grad_() for tensor in (images, weight, bias)]
+        first = torch.autograd.grad(way(*given).square().sum(), given, create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum(), given[:2])
+        found.append([tensor.detach() for tensor in (*first, *second)])
+    torch.testing.assert_close(*found)

@@ -124,7 +124,7 @@ def train(layer: Plastic, kind: type[Plastic], adam: torch.optim.Adam, reserved_
         mask = layer.soft_mask(1.0 + step)
         y = layer.mask_output(layer(inputs(kind), mask), mask)
         torch.autograd.backward((y - target).square().mean())
-        layer.gate_gradients(reserved_in)
+        layer.gate_gradients(layer.gate(reserved_in))
         layer.compensate_gradients(1.0 + step, 10.0)
         adam.step()
         layer.clamp_()
@@ -160,7 +160,7 @@ def test_noise_counts_as_reserved() -> None:
     layer = build(PlasticConvTranspose2d, "units")
     layer.reserve_(torch.tensor([True, False] * 3 + [True]))
     layer.weight.grad = torch.ones_like(layer.weight)
-    layer.gate_gradients()
+    layer.gate_gradients(layer.gate())
     for j in range(7):
         assert (layer.weight.grad[:, j] == (0 if j % 2 == 0 else 1)).all()
 
@@ -169,7 +169,7 @@ def test_an_infinite_gradient_does_not_pass_the_gate() -> None:
     layer = build(PlasticLinear, "weights")
     layer.reserve_(torch.ones_like(layer.reserved))
     layer.weight.grad = torch.full_like(layer.weight, torch.inf)
-    layer.gate_gradients()
+    layer.gate_gradients(layer.gate())
     assert (layer.weight.grad == 0).all()
 
 
@@ -201,7 +201,7 @@ def test_an_old_mask_computes_the_same_bits_after_growth_and_training(
         layer.grow_(11, 6, generator=rng(4))
         layer.weight.grad = torch.ones_like(layer.weight)
         reserved_in = torch.arange(layer.size().inputs) < n_in
-        layer.gate_gradients(reserved_in)
+        layer.gate_gradients(layer.gate(reserved_in))
         torch.optim.SGD([layer.weight], lr=1.0).step()
     assert same_bits(before, layer.mask_output(layer(x, mask), mask))
 

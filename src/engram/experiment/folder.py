@@ -111,11 +111,19 @@ def note_environment(folder: Path, device: torch.device) -> list[str]:
     if not isinstance(starts, list):
         raise RunError(f"{path} is damaged: it must hold a list; remove it to go on")
     write_json(path, [*starts, here])
-    return [
-        f"{key}: {starts[0].get(key)} -> {value}"
-        for key, value in here.items()
-        if starts and starts[0].get(key, value) != value
-    ]
+    return _differences(starts[0], here) if starts else []
+
+
+def moved(folder: Path, device: torch.device) -> list[str]:
+    """What has changed since the run's last start that may change bits; nothing where nobody can tell."""
+    path = folder / ENVIRONMENT
+    starts = read_json(path) if path.exists() else []
+    known = isinstance(starts, list) and starts and isinstance(starts[-1], dict)
+    return _differences(starts[-1], environment(device)) if known else []
+
+
+def _differences(before: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    return [f"{key}: {before.get(key)} -> {value}" for key, value in here.items() if before.get(key, value) != value]
 
 
 def environment(device: torch.device) -> dict[str, Any]:

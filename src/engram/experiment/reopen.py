@@ -16,7 +16,7 @@ from engram.data.datasets import Check, load, resize
 from engram.data.formats import decode_image
 from engram.errors import ConfigError, EngramError, RunError, unknown
 from engram.experiment import checkpoint
-from engram.experiment.folder import read_origin
+from engram.experiment.folder import moved, read_origin
 from engram.experiment.machine import prepare
 from engram.experiment.pictures import sheet
 from engram.experiment.records import Record, read_records
@@ -111,6 +111,8 @@ def verify(folder: Path) -> list[Check]:
         detail = f"{len(run.names)} classes, images for fixed noise compared bit by bit"
         if changed:
             detail = f"images of {', '.join(run.names[c] for c in changed)} are not what they were"
+            if since := moved(folder, prepare(run.config.runtime)):
+                detail += f". Other code or another machine may change last bits; since the run: {'; '.join(since)}"
         lines.append(Check("retention", not changed, detail))
     lines.append(_strictness(run))
     return lines

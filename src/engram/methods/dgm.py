@@ -18,7 +18,7 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from engram import parallel
 from engram.data.stream import Task
@@ -244,10 +244,7 @@ class DGM:
         self.clock = Clock.of(state["clock"], device)
         self.rehearsal.load(state["rehearsal"])
         for layer, saved in zip(self.net.plastic, state["layers"].values(), strict=True):
-            layer.weight = nn.Parameter(saved["weight"].to(device))
-            layer.embedding = nn.Parameter(saved["embedding"].to(device))
-            layer.reserved = saved["reserved"].to(device)
-            layer.start_free = saved["start_free"].to(device)
+            layer.restore_(saved, device)
         self.engrams = [engram_of(saved) for saved in state["engrams"].values()]
         self.nets = [net for engram in self.engrams for net in extract(engram, shared_weights(self.net))]
         self.imprint = self.pool = self.critic = self.net.private = None

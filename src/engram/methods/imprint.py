@@ -59,6 +59,7 @@ class Imprint:
         if before is not None:  # old columns, where it has any, come first
             self.critic.take_over(before, classes=known - classes)
         self.optimisers = gan_optimisers(around, critic=self.critic, generator=net)
+        self.gates = net.gates()
         self.fixed: list[Tensor] = []
         """The binary masks, once they are fixed."""
         self.openings: list[Tensor] = []
@@ -148,7 +149,7 @@ class Imprint:
         if not self.fixed:
             for layer in self.net.plastic:
                 layer.compensate_gradients(s, s_max_i)
-        self.net.gate_gradients()
+        self.net.gate_gradients(self.gates)
         self.optimisers["generator"].step()
         if not self.fixed:
             for layer in self.net.plastic:
@@ -181,7 +182,10 @@ class Imprint:
         if self.net.variant == "weights":  # silent units, where they are few, cost less than leaving them out does
             alive[:-1] = [units | (units.sum() > MOST * len(units)) for units in alive[:-1]]
         self.voices = numbers_of(alive)
-        self.openings = [mask.to(layer.weight.dtype) for mask, layer in zip(masks, self.net.plastic, strict=True)]
+        self.openings = [
+            torch.empty_like(layer.embedding, requires_grad=False).copy_(mask)
+            for mask, layer in zip(masks, self.net.plastic, strict=True)
+        ]
 
     @torch.no_grad()
     def finish(self, task: int) -> list[Tensor]:
@@ -228,5 +232,7 @@ class Imprint:
             load_optimiser(optimiser, state["optimisers"][name])
         if state["fixed"]:
             imprint._fix([mask.to(around.device) for mask in state["fixed"].values()])
-        imprint.averaged = [mean.to(around.device) for mean in state["averaged"].values()]
+        if state["averaged"]:
+            saved = zip(imprint._voices(), state["averaged"].values(), strict=True)
+            imprint.averaged = [torch.empty_like(now, requires_grad=False).copy_(mean) for now, mean in saved]
         return imprint

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from engram.nets.norm import batch_norm
 from engram.plastic.growth import dcgan_init
 from engram.plastic.layers import Plastic, PlasticConv2d, PlasticConvTranspose2d, mask_units
-from engram.plastic.masks import IN_AXIS, Layout, Variant
+from engram.plastic.masks import IN_AXIS, Layout, Variant, bits
 from engram.plastic.wiring import Wiring, plan_growth, reserved_inputs
 
 EPSILON = 1e-5
@@ -168,11 +168,19 @@ class PlasticGenerator(nn.Module):
     def binary_masks(self) -> list[Tensor]:
         return [layer.binary_mask() for layer in self.plastic]
 
-    def gate_gradients(self) -> None:
-        """After `backward`: no gradient for what earlier tasks rely on (Eq. 5)."""
+    def gates(self) -> list[Tensor]:
+        """By layer, the bits of what may still learn: the same for all of a task."""
         reserved = [layer.reserved for layer in self.plastic]
-        for number, layer in enumerate(self.plastic):
-            layer.gate_gradients(reserved_inputs(self.wiring, number, reserved) if self.variant == "units" else None)
+        units = self.variant == "units"
+        return [
+            bits(layer.gate(reserved_inputs(self.wiring, number, reserved) if units else None), layer.weight.dtype)
+            for number, layer in enumerate(self.plastic)
+        ]
+
+    def gate_gradients(self, gates: Sequence[Tensor]) -> None:
+        """After `backward`: no gradient for what earlier tasks rely on (Eq. 5)."""
+        for layer, gate in zip(self.plastic, gates, strict=True):
+            layer.gate_gradients(gate)
 
     def grow_(self, *, generator: torch.Generator) -> None:
         """Free capacity as at the start, fresh embeddings. Old engrams compute with the leading blocks, unchanged."""

@@ -5,7 +5,7 @@
     halved           a critic's first layer, out of such an image: its gradient is a `doubled`
     channels_last    the order in memory that is fast, told so that the library believes it
 
-Each is differentiable once, `halved` twice.
+Each can be differentiated, once image by image as well (`torch.func`).
 """
 
 from __future__ import annotations
@@ -80,13 +80,17 @@ def into_few(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class _IntoFew(torch.autograd.Function):
+    generate_vmap_rule = True  # for gradients image by image
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
         return into_few(x, weight)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         of_x, of_weight = ctx.needs_input_grad
@@ -98,10 +102,15 @@ class _IntoFew(torch.autograd.Function):
 
 
 class _OutOfFew(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.conv2d(x, weight, bias, stride=2, padding=1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -13,6 +13,8 @@ order of a floating-point sum depends on its length, and the promise is old imag
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,12 +31,15 @@ def open_weight(weight: Tensor, mask: Tensor, n_in: int, layout: Layout) -> Tens
     if mask.dim() > 1:
         assert mask.shape == block.shape, (mask.shape, block.shape)
         block = _masked(block, mask)
-    return _laid_out(block)
+    return laid_out(block)
 
 
-def _laid_out(block: Tensor) -> Tensor:
-    # the same strides, hence the same kernel, whether the block is all of the weight or a part; and for
-    # convolutions those that a CPU computes with fastest
+def laid_out(block: Tensor) -> Tensor:
+    """With the same strides, hence for the same kernel, whether it is all of a weight or a part.
+
+    For convolutions they are those that a CPU computes with fastest. Weights, embeddings and reservations have them
+    too: what is multiplied entry by entry should lie in memory in one order.
+    """
     return block.contiguous(memory_format=torch.contiguous_format if block.dim() == 2 else torch.channels_last)
 
 
@@ -96,7 +101,7 @@ class Plastic(nn.Module):
         self.init = init
         ends = (n_out, n_in) if OUT_AXIS[self.layout] == 0 else (n_in, n_out)
         area = () if self.layout == "linear" else (kernel, kernel)
-        self.weight = nn.Parameter(init((*ends, *area), generator))
+        self.weight = nn.Parameter(laid_out(init((*ends, *area), generator)))
         self.embedding = nn.Parameter(self._zero_embedding())
         self.register_buffer("reserved", torch.zeros_like(self.embedding, dtype=torch.bool))
         # a buffer, because a layer restored at its grown size must still know its capacity at the start
@@ -116,7 +121,7 @@ class Plastic(nn.Module):
             block = block.index_select(IN_AXIS[self.layout], sources)
         if targets is not None:
             block = block.index_select(OUT_AXIS[self.layout], targets)
-        return _laid_out(block)
+        return laid_out(block)
 
     def soft_mask(self, s: float) -> Tensor:
         """The mask to train with."""
@@ -135,24 +140,26 @@ class Plastic(nn.Module):
         if self.embedding.grad is not None:
             self.embedding.grad = schedule.compensate(self.embedding.grad, self.embedding, s, s_max_i)
 
-    def gate_gradients(self, reserved_in: Tensor | None = None) -> None:
-        """After `backward`: no gradient for what earlier tasks rely on (Eq. 5).
+    def gate(self, reserved_in: Tensor | None = None) -> Tensor:
+        """What may still learn (Eq. 5); spreads over the weight.
 
         For DGMa, `reserved_in` (n_in,) tells which inputs are reserved; without it all are, as for noise.
+        """
+        if self.variant == "weights":
+            return masks.weight_gate(self.reserved)
+        if reserved_in is None:
+            n_in = self.weight.shape[IN_AXIS[self.layout]]
+            reserved_in = torch.ones(n_in, dtype=torch.bool, device=self.weight.device)
+        return masks.unit_gate(reserved_in, self.reserved, self.layout)
+
+    def gate_gradients(self, gate: Tensor) -> None:
+        """After `backward`: no gradient for what earlier tasks rely on.
 
         A zero gradient is a zero update only for an optimiser that starts fresh with the task and has no
         weight decay: left-over momentum and decay both move a weight without asking for its gradient.
         """
-        if self.weight.grad is None:
-            return
-        if self.variant == "weights":
-            gate = masks.weight_gate(self.reserved)
-        else:
-            if reserved_in is None:
-                n_in = self.weight.shape[IN_AXIS[self.layout]]
-                reserved_in = torch.ones(n_in, dtype=torch.bool, device=self.weight.device)
-            gate = masks.unit_gate(reserved_in, self.reserved, self.layout)
-        masks.close_(self.weight.grad, gate)
+        if self.weight.grad is not None:
+            masks.close_(self.weight.grad, gate)
 
     @torch.no_grad()
     def clamp_(self) -> None:
@@ -179,9 +186,21 @@ class Plastic(nn.Module):
     def grow_(self, new_in: int, new_out: int, *, generator: torch.Generator) -> None:
         """Before the next task: new, larger parameters and a fresh embedding. Optimisers must be rebuilt."""
         w = growth.grow_weight(self.weight, new_in, new_out, self.layout, generator=generator, init=self.init)
-        self.weight = nn.Parameter(w)
+        self.weight = nn.Parameter(laid_out(w))
         self.embedding = nn.Parameter(self._zero_embedding())
-        self.reserved = growth.grow_mask(self.reserved, new_in, new_out, self.layout)
+        self.reserved = _like(self.weight, growth.grow_mask(self.reserved, new_in, new_out, self.layout))
+
+    def restore_(self, saved: Mapping[str, Tensor], device: torch.device) -> None:
+        """Take over a saved state, of any size. Optimisers must be rebuilt."""
+        self.weight = nn.Parameter(laid_out(saved["weight"].to(device)))
+        self.embedding = nn.Parameter(_like(self.weight, saved["embedding"].to(device)))
+        self.reserved = _like(self.weight, saved["reserved"].to(device))
+        self.start_free = saved["start_free"].to(device)
+
+
+def _like(weight: Tensor, entries: Tensor) -> Tensor:
+    """Mask entries of weights in their order in memory; those of units stay as they are."""
+    return laid_out(entries) if entries.dim() == weight.dim() else entries
 
 
 class PlasticLinear(Plastic):

@@ -82,11 +82,17 @@ def close_(x: Tensor, gate: Tensor) -> None:
     """Eq. 5 in place: +0 where the gate is False, whatever stood there; the rest keeps its bits.
 
     A product would turn 0 times an infinite gradient into nan. `masked_fill_` would not, but on a CPU it branches at
-    every entry and guesses wrong at every other one; an "and" of bits says the same and is 25 times faster.
+    every entry and guesses wrong at every other one; an "and" of bits says the same and is 25 times faster. The gate
+    may come as the `bits` of one, which saves finding them every time.
     """
+    gate = bits(gate, x.dtype) if gate.dtype == torch.bool else gate
+    x.view(gate.dtype).bitwise_and_(gate)
+
+
+def bits(gate: Tensor, dtype: torch.dtype) -> Tensor:
+    """A gate for numbers of this type: all ones where it is True, else all zeros."""
     assert gate.dtype == torch.bool
-    bits = _BITS[x.element_size()]
-    x.view(bits).bitwise_and_(gate.to(bits).neg_())  # -1 is all ones
+    return gate.to(_BITS[dtype.itemsize]).neg_()  # -1 is all ones
 
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
