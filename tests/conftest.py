@@ -34,7 +34,7 @@ SMALL: dict[str, dict[str, Any]] = {
     # about half of the units open, whatever the machine's rounding; of three a layer a task may open or close all
     "dgma": {**SMALL_GAN, "width": 5, "lambda_ru": 0.15},
     "dgr": SMALL_RIVAL,
-    "mergan": {**SMALL_RIVAL, "steps": 40},
+    "mergan": {**SMALL_RIVAL, "steps": 80},
     "mergan-ra": {**SMALL_RIVAL, "steps": 40},
     "ewcm": {**SMALL_RIVAL, "fisher_images": 20},
     "icarl": {"K": 40},
