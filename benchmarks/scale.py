@@ -30,7 +30,8 @@ from engram.plastic.wiring import WIRINGS, plan_growth
 
 Law = Literal["held", "falling"]
 LAWS: tuple[Law, ...] = ("held", "falling")
-RUNS = [stage.ROOT / "results" / "dgm" / name for name in ("earlier/mnist-dgmw-seed2-momentum", "mnist-dgma-seed0", "svhn-dgma-seed0")]
+RECORDED = ("earlier/mnist-dgmw-seed2-momentum", "mnist-dgma-seed0", "svhn-dgma-seed0")
+RUNS = [stage.ROOT / "results" / "dgm" / name for name in RECORDED]
 SIDES = (1, 4, 8, 16)
 """Of what each layer, and then the head, reads: a transposed convolution has as many products a weight and image."""
 AREA = 16
