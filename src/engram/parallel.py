@@ -159,11 +159,10 @@ def add_up(parameters: Iterable[Tensor]) -> None:
 
 def mean(losses: Mapping[str, Tensor], *, rows: int) -> Mapping[str, Tensor]:
     """Losses over a whole batch of `rows`; `losses` are those over this rank's own."""
-    here = world()
-    if not here.many:
+    if not world().many:
         return losses
     values = torch.stack([loss.detach() for loss in losses.values()])
-    return dict(zip(losses, _add_up(values * (here.rows(rows) / rows)), strict=True))
+    return dict(zip(losses, _add_up(values * share(rows)), strict=True))
 
 
 def anybody(asks: bool) -> bool:
