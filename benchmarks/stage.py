@@ -1,7 +1,7 @@
 """A DGM learner at any task without the hours that lead there.
 
     run folder (config.json, records.jsonl) ──> a learner of the same settings and, task by task, masks as dense as
-    the run's own: so many of the free entries, so many of the reserved ones, drawn at random
+    the run's own: so many of the free entries, so many of the reserved ones, drawn at random between as many units
 
 The network reserves and grows by the same functions as in a run, so it reaches the run's sizes to the unit. Its
 weights mean nothing; what a step costs depends on sizes alone. Where the folder holds a checkpoint too, the masks are
@@ -56,6 +56,8 @@ class Past:
     channels: int
     shares: list[list[Share]]
     """By task and layer."""
+    voices: list[list[int]]
+    """Units of each layer that a task kept, by task; none where the run is from before that was recorded."""
     weights: list[int]
     """Plastic weights after each task has grown the network."""
     units: list[list[int]]
@@ -79,16 +81,36 @@ class Past:
         """Binary masks for a task, for a network of the size that it has when this task begins."""
         if task < len(self.engrams):
             return self.engrams[task].binary_masks()
-        draws = generator(0, "benchmark masks", task)
-        return [_draw(layer.reserved, self.share(task, number), draws) for number, layer in enumerate(net.plastic)]
+        draws, kept = generator(0, "benchmark masks", task), self._kept(net, task)
+        masks = []
+        for number, layer in enumerate(net.plastic):
+            between = torch.ones_like(layer.reserved)
+            if layer.reserved.dim() > 1:  # (in, out, 4, 4)
+                between &= (kept[number][:, None] & kept[number + 1][None, :])[:, :, None, None]
+            masks.append(_draw(layer.reserved, between, self.share(task, number), draws))
+        return masks
+
+    def _kept(self, net: PlasticGenerator, task: int) -> list[Tensor]:
+        """By level, the noise first: which units the task keeps, as many as recorded."""
+        kept = [torch.ones(n, dtype=torch.bool) for n in (net.noise, *net.units)]
+        if not self.voices:
+            return kept
+        known = self.voices[task : task + 1] or self.voices[-LAST:]
+        for level, units in enumerate(kept[1:]):
+            voices = round(sum(row[level] for row in known) / len(known))
+            chosen = torch.randperm(len(units), generator=generator(0, "benchmark units", task, level))[:voices]
+            units.zero_()
+            units[chosen] = True
+        return kept
 
 
-def _draw(reserved: Tensor, share: Share, draws: torch.Generator) -> Tensor:
-    flat = reserved.flatten()
+def _draw(reserved: Tensor, between: Tensor, share: Share, draws: torch.Generator) -> Tensor:
+    """A mask with so much of what is free and of what is reserved, all of it `between` units that are kept."""
+    flat, inside = reserved.flatten(), between.flatten()
     opened = torch.zeros_like(flat)
     for part, wanted in ((~flat, share.free), (flat, share.reserved)):
-        places = part.nonzero().squeeze(1)
-        some = torch.randperm(len(places), generator=draws)[: round(wanted * len(places))]
+        places = (part & inside).nonzero().squeeze(1)
+        some = torch.randperm(len(places), generator=draws)[: round(wanted * int(part.sum()))]
         opened[places[some]] = True
     return opened.view_as(reserved)
 
@@ -111,6 +133,7 @@ def past_of(folder: Path, settings: Mapping[str, Any] | None = None) -> Past:
         config,
         channels,
         shares=shares_of(growth),
+        voices=[] if resized else [[layer["voices"] for layer in layers] for layers in growth if "voices" in layers[0]],
         weights=[sum(layer["weights_after"] for layer in layers) for layers in growth],
         units=[[layer["units_after"] for layer in layers] for layers in growth],
         engrams=engrams,

@@ -7,7 +7,8 @@ import torch
 
 from engram import parallel
 from engram.config import TrainingConfig
-from engram.methods.adversarial import Critic, critic_gradients, critic_terms
+from engram.methods.adversarial import Critic, critic_gradients, critic_terms, generator_terms
+from engram.methods.dgm_settings import DGMwSettings
 from engram.methods.learner import Surroundings
 from engram.plastic.losses import between, slope_of, slope_penalty
 from engram.seeding import generator
@@ -118,3 +119,28 @@ def test_a_critic_that_goes_on_judges_as_before_and_keeps_the_classes_it_is_told
     torch.testing.assert_close(after(images)[0], before(images)[0])
     torch.testing.assert_close(after(images)[1][:, :2], before(images)[1][:, :2])
     assert torch.equal(after.classes.weight[2:], fresh[2:])
+
+
+@pytest.mark.parametrize("kernel", [3, 4, 5])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("classes", [1, 3])
+def test_the_generators_gradient_passes_a_critic_that_is_held_still(kernel: int, channels: int, classes: int) -> None:
+    critic = Critic(channels, classes, width=3, kernel=kernel, generator=generator(0)).double()
+    critic = critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    around = Surroundings(channels, TrainingConfig(), DGMwSettings(), seed=0)
+    x = torch.randn(5, channels, 32, 32, generator=generator(1)).double()
+    targets = torch.arange(5) % classes if classes > 1 else None
+    found = []
+    for held in (True, False):
+        images = x.clone().requires_grad_()
+        if held:
+            terms = generator_terms(around, critic, images, targets)
+            assert all(parameter.grad is None for parameter in critic.parameters())
+        else:
+            scores, answers = critic(images)
+            terms = -scores.mean(), None if targets is None else torch.nn.functional.cross_entropy(answers, targets)
+        loss = terms[0] if terms[1] is None else terms[0] + 2 * terms[1]
+        found.append([loss, *torch.autograd.grad(loss, images)])
+        assert all(parameter.requires_grad for parameter in critic.parameters())
+    # answers are made float32 on the way to the loss
+    torch.testing.assert_close(found[0], found[1], check_dtype=False, rtol=1e-5, atol=1e-7)

@@ -75,7 +75,9 @@ def test_losses_of_the_reference_loop_are_ours(run: Path) -> None:
     torch.testing.assert_close(scores, terms.adversarial)
     penalty = reference.penalty(loop.critic, real, drawn.detach(), u)
     torch.testing.assert_close(penalty, terms.penalty)
-    torch.testing.assert_close(-loop.critic(drawn)[0].mean(), generator_terms(imprint.critic, fake, None)[0])
+    torch.testing.assert_close(
+        -loop.critic(drawn)[0].mean(), generator_terms(learner.around, imprint.critic, fake, None)[0]
+    )
 
     assert terms.penalty is not None
     torch.autograd.backward([penalty, terms.penalty])

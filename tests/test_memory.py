@@ -33,8 +33,9 @@ from engram.methods.dgm_settings import DGMaSettings, DGMwSettings
 from engram.methods.imprint import Imprint
 from engram.methods.learner import Silent, Surroundings
 from engram.nets.generator import PlasticGenerator
+from engram.nets.part import Part
 from engram.plastic.masks import IN_AXIS, OUT_AXIS, Variant, count_usage
-from engram.plastic.wiring import WIRINGS, alive_units, numbers_of, prune
+from engram.plastic.wiring import WIRINGS, alive_units, prune
 from engram.seeding import generator
 
 VARIANTS: list[Variant] = ["weights", "units"]
@@ -149,9 +150,7 @@ def test_folded_statistics_agree_with_batch_statistics(variant: Variant, wiring:
     engram = consolidate(net, masks, [0], batches=20, generator=generator(1))
     z = torch.randn(2000, 8, generator=generator(5))
     with torch.no_grad():
-        by_batch = net(
-            z, torch.zeros(2000, dtype=torch.int64), masks, voices=numbers_of(alive_units(net.wiring, masks, variant))
-        )
+        by_batch = Part(net, masks).net(z, torch.zeros(2000, dtype=torch.int64))
         by_engram = extract(engram, shared_weights(net))[0](z)
     assert (by_batch - by_engram).abs().mean() < 0.02
 
@@ -274,6 +273,25 @@ def test_samples_repeat_and_are_uint8(tiny: Dataset) -> None:
     assert images.shape == (600, 1, 32, 32)
     assert images.dtype == torch.uint8
     assert torch.equal(images[:300], sample(dgm.nets[2], 300, generator=generator(1)))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_a_task_keeps_no_more_units_than_it_may(tiny: Dataset, variant: Variant, wiring: str) -> None:
+    """And all that was promised of engrams holds; closed weights stay closed while the part is trained."""
+    notes = Notes()
+    dgm = learner(variant, network=wiring, width=4, most_units=0.5)
+    for task in ClassStream(tiny, 2):
+        dgm.learn(task, observe=notes)
+        assert dgm.retention() == []
+    limits = [2 * multiple for multiple in dgm.net.wiring.multiples]
+    told = [facts["layers"] for kind, facts in notes.kept if kind == "growth"]
+    for engram, layers in zip(dgm.engrams, told, strict=True):
+        alive = alive_units(dgm.net.wiring, engram.binary_masks(), variant)
+        assert all(0 < int(units.sum()) <= limit for units, limit in zip(alive, limits, strict=True))
+        for wire, layer in zip(dgm.net.wiring.wires, layers, strict=True):
+            assert layer["voices"] == int(alive[wire.writes - 1].sum())
+    assert all(net.units == [int(units.sum()) for units in alive] for net in dgm.nets[-2:])
 
 
 @pytest.mark.parametrize(("value", "word"), [(-1.0, "closed"), (1.0, "open")])

@@ -23,9 +23,10 @@ from engram.methods.dgm import DGM
 from engram.methods.learner import Clock, Silent
 from engram.methods.registry import build, configure, find_method, surroundings
 from engram.nets.generator import ClassNorm, PlasticGenerator
+from engram.nets.part import Part
 from engram.nets.residual import CriticBlock, ResidualTrunk, ResNet18
 from engram.plastic.masks import Variant
-from engram.plastic.wiring import WIRINGS, Shape, Wire, alive_units, numbers_of, prune
+from engram.plastic.wiring import WIRINGS, Shape, Wire, alive_units, prune
 from engram.seeding import generator
 
 OWN: dict[str, dict[str, Any]] = {"ewcm": {"method.fisher_images": 4}, "dgma": {"method.lambda_ru": 0.0}}
@@ -101,9 +102,7 @@ def test_closed_units_send_exactly_zero_through_sums() -> None:
         if net.wiring.summed(level):
             assert not total[:, closed].any()
             assert total[:, ~closed].any()
-    few = net(
-        z, classes, masks, voices=numbers_of(alive)
-    )  # closed units left out: the same images, so they had sent nothing
+    few = Part(net, masks).net(z, classes)  # closed units left out: the same images, so they had sent nothing
     torch.testing.assert_close(few, whole, atol=1e-5, rtol=1e-4)
 
 
@@ -125,7 +124,7 @@ def test_a_branch_may_close_altogether(variant: Variant) -> None:
     assert images.std() > 0
     changed = [w + 1.0 if number in (4, 5) else w for number, w in enumerate(weights)]
     assert torch.equal(extract(engram, changed)[0](z), images)
-    few = net(z, torch.zeros(3, dtype=torch.int64), pruned, voices=numbers_of(alive))
+    few = Part(net, pruned).net(z, torch.zeros(3, dtype=torch.int64))
     assert few.shape == images.shape
     masks[8].zero_()
     masks[9].zero_()  # both ways into the last level

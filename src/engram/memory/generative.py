@@ -21,9 +21,10 @@ from torch.nn import functional as F
 
 from engram.nets.generator import EPSILON, ClassNorm, PlasticGenerator
 from engram.nets.norm import Moments
+from engram.nets.part import Part
 from engram.plastic.growth import leading_block
 from engram.plastic.masks import IN_AXIS, OUT_AXIS, Layout, Variant, pack_bits, unpack_bits
-from engram.plastic.wiring import WIRINGS, Wiring, alive_units, numbers_of
+from engram.plastic.wiring import WIRINGS, Wiring, alive_units
 from engram.seeding import generator as named_generator
 
 FINGERPRINT_IMAGES = 8
@@ -137,18 +138,17 @@ def consolidate(
     batches, or from as many images in smaller ones.
     """
     assert net.private is not None
-    device = net.plastic[0].weight.device
-    alive = alive_units(net.wiring, masks, net.variant)
-    units, voices = [int(living.sum()) for living in alive], numbers_of(alive)
+    device, part = net.plastic[0].weight.device, Part(net, masks)
+    units = part.units
     # twice as many as where they are drawn: the batch's own statistics normalise what the next level reads
     moments, size = Moments(units), min(batch_size, 2 * _batch(net.wiring, units, device))
     classes = torch.arange(size, device=device) % len(columns)
     for _ in range(math.ceil(batches * batch_size / size)):
         z = torch.randn(size, net.noise, generator=generator).to(device)
-        net(z, classes, masks, voices=voices, see=moments.see)
+        part.net(z, classes, see=moments.see)
     scales: list[Tensor] = []
     shifts: list[Tensor] = []
-    for (mean, deviation), norm, living in zip(moments.settled(EPSILON), net.private.norms, alive, strict=True):
+    for (mean, deviation), norm, living in zip(moments.settled(EPSILON), net.private.norms, part.alive, strict=True):
         assert isinstance(norm, ClassNorm)
         scale = norm.scale[:, living].cpu().double() / deviation
         shift = norm.shift[:, living].cpu().double() - mean * scale

@@ -9,7 +9,7 @@ One step draws one batch of fakes and uses it for both, the critic first: the ge
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from engram import parallel
 from engram.methods.learner import Surroundings
-from engram.nets.dcgan import GrowingHead, Trace, Trunk
+from engram.nets.dcgan import GrowingHead, Held, Trace, Trunk
 from engram.nets.residual import ResidualTrunk, ResNet18
 from engram.plastic.losses import between, critic_loss, generator_loss, slope_penalty
 from engram.seeding import generator as named_generator
@@ -57,9 +57,9 @@ class Critic(nn.Module):
         """(B, C, 32, 32) -> scores (B,), class scores (B, classes)."""
         return self.heads(self.trunk(x))
 
-    def heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, features) -> scores (B,), class scores (B, classes)."""
-        return self.score(features).squeeze(1), self.classes(features)
+    def heads(self, features: Tensor, *, held: bool = False) -> tuple[Tensor, Tensor]:
+        """(B, features) -> scores (B,), class scores (B, classes); `held`: without gradients of their weights."""
+        return self.score(features, held=held).squeeze(1), self.classes(features, held=held)
 
     @torch.no_grad()
     def take_over(self, other: Critic, *, classes: int) -> None:
@@ -93,14 +93,12 @@ def new_critic(around: Surroundings, known: int, task: int) -> Critic:
     return critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def gan_optimisers(around: Surroundings, **nets: nn.Module) -> dict[str, torch.optim.Optimizer]:
+def gan_optimisers(around: Surroundings, **parameters: Iterable[nn.Parameter]) -> dict[str, torch.optim.Optimizer]:
     """Adam for each of the networks, by name."""
     settings = around.settings
     return {
-        name: torch.optim.Adam(
-            net.parameters(), lr=settings.learning_rate, betas=(settings.beta1, settings.beta2), fused=True
-        )
-        for name, net in nets.items()
+        name: torch.optim.Adam(some, lr=settings.learning_rate, betas=(settings.beta1, settings.beta2), fused=True)
+        for name, some in parameters.items()
     }
 
 
@@ -228,13 +226,17 @@ def _terms(
 
 
 def generator_terms(
-    critic: Critic, fake: Tensor, targets: Tensor | None, *, lowered: Lowered = contextlib.nullcontext
+    around: Surroundings, critic: Critic, fake: Tensor, targets: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """The generator's adversarial term and its class term. The critic is held still: its gradients are not computed."""
-    critic.requires_grad_(False)
-    try:
-        with lowered():
-            scores, classes = critic(fake)
-    finally:
-        critic.requires_grad_(True)
+    if isinstance(critic.trunk, Trunk) and around.precision == "float32":
+        features: Tensor = Held.apply(fake, critic.trunk)  # type: ignore[no-untyped-call]
+        scores, classes = critic.heads(features, held=True)
+    else:
+        critic.requires_grad_(False)
+        try:
+            with around.lowered():
+                scores, classes = critic(fake)
+        finally:
+            critic.requires_grad_(True)
     return generator_loss(scores.float()), None if targets is None else F.cross_entropy(classes.float(), targets)

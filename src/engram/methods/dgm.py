@@ -43,7 +43,7 @@ from engram.methods.rehearsal import Rehearsal
 from engram.methods.solver import Examples, normalise
 from engram.nets.generator import PlasticGenerator
 from engram.plastic.masks import Variant
-from engram.plastic.wiring import WIRINGS
+from engram.plastic.wiring import WIRINGS, alive_units
 from engram.seeding import generator
 
 GAN_SHARE = 0.8
@@ -158,6 +158,8 @@ class DGM:
         seed, masks = self.around.seed, self.imprint.finish(task.index)
         draws = generator(seed, "consolidate", task.index)
         engram = consolidate(self.net, masks, task.columns, batches=self.settings.statistics, generator=draws)
+        alive = alive_units(self.net.wiring, masks, self.variant)
+        voices = [int(alive[wire.writes - 1].sum()) for wire in self.net.wiring.wires]
         usage = [layer.reserve_(mask) for layer, mask in zip(self.net.plastic, masks, strict=True)]
         before = [(layer.weight.numel(), layer.size().units) for layer in self.net.plastic]
         self.net.private = None
@@ -171,7 +173,8 @@ class DGM:
         after = [(layer.weight.numel(), layer.size().units) for layer in self.net.plastic]
         layers = [
             {**vars(use), "weights_before": a[0], "weights_after": b[0], "units_before": a[1], "units_after": b[1]}
-            for use, a, b in zip(usage, before, after, strict=True)
+            | {"voices": kept}
+            for use, kept, a, b in zip(usage, voices, before, after, strict=True)
         ]
         observe.note("growth", layers=layers)
         kept = ledger(self.net, self.engrams) | {"exemplars": self.rehearsal.stored.bytes}
@@ -220,6 +223,8 @@ class DGM:
     # ---------------------------------------------------------------- state
 
     def state(self) -> State:
+        if self.imprint is not None:
+            self.imprint.settle()
         state: State = {
             "stage": self.stage,
             "clock": self.clock.state(),

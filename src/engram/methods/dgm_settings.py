@@ -43,6 +43,9 @@ class DGMwSettings:
     s_max: float = 1e4
     lambda_ru: float = 0.4
     """Weight of the sparsity term, times alpha."""
+    most_units: float = 0.0
+    """Units that a task keeps at most, as multiples of what a level had before the first task: those that matter most
+    to its images. 0: all that its masks leave a voice."""
     lambda_gp: float = 1.0
     """Weight of the gradient penalty."""
     penalty_every: int = 1
@@ -93,7 +96,7 @@ class DGMwSettings:
         demand(0 <= self.r < 1, "method.r", self.r, "0 or more and below 1")
         demand(self.K >= 0, "method.K", self.K, "0 or more")
         demand(not (self.r and self.K), "method.K", self.K, "0 where method.r is set")
-        for name in ("rare", "lambda_ru", "lambda_gp", "lambda_aux"):
+        for name in ("rare", "lambda_ru", "most_units", "lambda_gp", "lambda_aux"):
             demand(getattr(self, name) >= 0, f"method.{name}", getattr(self, name), "0 or more")
 
     @property

@@ -183,7 +183,7 @@ class Gan:
         )
         self.optimisers["critic"].step()
 
-        adversarial, aux = generator_terms(self.critic, fake, targets, lowered=self.around.lowered)
+        adversarial, aux = generator_terms(self.around, self.critic, fake, targets)
         losses = {"critic": terms.adversarial, "generator": adversarial}
         loss = adversarial
         if aux is not None:
@@ -245,7 +245,7 @@ class Gan:
             load_optimiser(optimiser, state["optimisers"][name])
 
     def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
-        return gan_optimisers(self.around, critic=self.critic, generator=self.generator)
+        return gan_optimisers(self.around, critic=self.critic.parameters(), generator=self.generator.parameters())
 
     def net_of(self, state: State) -> ConditionalGenerator:
         """A generator back from its `net_state`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram import parallel
 from engram.data.stream import Task
@@ -24,13 +24,13 @@ from engram.methods.learner import State, Surroundings
 from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
 from engram.nets.generator import PlasticGenerator
+from engram.nets.part import Part, trained
 from engram.plastic.losses import alpha, sparsity
+from engram.plastic.masks import close_
+from engram.plastic.relevance import foremost, relevance
 from engram.plastic.schedule import s_max_of_epoch, unit_scale, weight_scale
-from engram.plastic.wiring import alive_units, numbers_of, prune
+from engram.plastic.wiring import alive_units, prune
 from engram.seeding import generator
-
-MOST = 0.75
-"""Share of a level's units with a voice above which DGMw computes them all: the others speak to closed weights."""
 
 
 class Imprint:
@@ -58,13 +58,12 @@ class Imprint:
         self.critic = new_critic(around, known, task)
         if before is not None:  # old columns, where it has any, come first
             self.critic.take_over(before, classes=known - classes)
-        self.optimisers = gan_optimisers(around, critic=self.critic, generator=net)
+        self.optimisers = gan_optimisers(around, critic=self.critic.parameters(), generator=net.parameters())
         self.gates = net.gates()
         self.fixed: list[Tensor] = []
         """The binary masks, once they are fixed."""
-        self.openings: list[Tensor] = []
-        """The same as numbers, to multiply with; like `voices`, derived."""
-        self.voices: list[Tensor | None] | None = None
+        self.part: Part | None = None
+        """What they leave of the network, which is trained from then on; derived."""
         self.averaged: list[Tensor] = []
         self.odds: Tensor | None = None
         """How often each of the task's images is drawn; derived, not state."""
@@ -100,8 +99,8 @@ class Imprint:
         if epoch >= self.mask_epochs and not self.fixed:
             self.fix_masks(task.index)
         s = s_max_i = 1.0
+        masks: Sequence[Tensor] | None = None
         if self.fixed:
-            masks: Sequence[Tensor] = self.openings
             self._set_rate(epoch, batch)
         else:
             s_max_i = s_max_of_epoch(epoch + 1, self.mask_epochs, settings.s_max)
@@ -111,7 +110,7 @@ class Imprint:
                 s = unit_scale(epoch + 1, self.mask_epochs, settings.s_max)
             masks = self.net.soft_masks(s)
         with self.around.lowered():
-            fake = self.net(z, classes, masks, voices=self.voices)
+            fake = self.trained(z, classes, masks)
         fake = fake.float()
 
         terms = critic_gradients(
@@ -128,19 +127,17 @@ class Imprint:
         )
         self.optimisers["critic"].step()
 
-        adversarial, aux = generator_terms(
-            self.critic, fake, targets if len(task.classes) > 1 else None, lowered=self.around.lowered
-        )
+        adversarial, aux = generator_terms(self.around, self.critic, fake, targets if len(task.classes) > 1 else None)
         losses = {"critic": terms.adversarial, "generator": adversarial}
         loss = adversarial
         if aux is not None:
             loss = loss + settings.lambda_aux * aux
             losses["class"] = aux
-        if not self.fixed:
+        if masks is not None:
             losses["sparsity"] = sparsity(zip(masks, [layer.reserved for layer in self.net.plastic], strict=True))
             loss = loss + self.pressure * losses["sparsity"]
         self.optimisers["generator"].zero_grad()
-        parallel.backward(loss, self.net.parameters(), rows=size)
+        parallel.backward(loss, self.trained.parameters(), rows=size)
         self._generator_step(s, s_max_i)
         return parallel.mean(losses, rows=size)
 
@@ -149,7 +146,7 @@ class Imprint:
         if not self.fixed:
             for layer in self.net.plastic:
                 layer.compensate_gradients(s, s_max_i)
-        self.net.gate_gradients(self.gates)
+        self.trained.gate_gradients(self.gates)
         self.optimisers["generator"].step()
         if not self.fixed:
             for layer in self.net.plastic:
@@ -163,6 +160,8 @@ class Imprint:
         """Binarise, leave out what cannot be heard, and see that something is left to choose."""
         wiring, variant = self.net.wiring, self.net.variant
         fixed = prune(wiring, self.net.binary_masks(), variant)
+        if self.settings.most_units:
+            fixed = self._foremost(fixed)
         shares = [mask.float().mean().item() for mask in fixed]
         silent = not alive_units(wiring, fixed, variant)[-1].any()
         if silent or min(shares) == 1:
@@ -172,20 +171,42 @@ class Imprint:
                 f"{', '.join(f'{share:.3f}' for share in shares)}); {remedy} method.lambda_ru"
             )
         self._fix(fixed)
-        for layer in self.net.plastic:
-            layer.embedding.grad = None  # no gradient, no step: the embeddings have done their work
         if self.settings.average:
             self.averaged = [parameter.detach().clone() for parameter in self._voices()]
 
-    def _fix(self, masks: list[Tensor]) -> None:
-        self.fixed, alive = masks, alive_units(self.net.wiring, masks, self.net.variant)
-        if self.net.variant == "weights":  # silent units, where they are few, cost less than leaving them out does
-            alive[:-1] = [units | (units.sum() > MOST * len(units)) for units in alive[:-1]]
-        self.voices = numbers_of(alive)
-        self.openings = [
-            torch.empty_like(layer.embedding, requires_grad=False).copy_(mask)
-            for mask, layer in zip(masks, self.net.plastic, strict=True)
+    @torch.no_grad()
+    def _foremost(self, masks: list[Tensor]) -> list[Tensor]:
+        """The masks without the units that matter least, where there are more than a task may have."""
+        net, private = self.net, self.net.private
+        assert private is not None
+        weights = [layer.opened(mask) for layer, mask in zip(net.plastic, masks, strict=True)]
+        alive = alive_units(net.wiring, masks, net.variant)
+        norms = [
+            (norm.get_parameter("scale") * living, norm.get_parameter("shift") * living)
+            for norm, living in zip(private.norms, alive, strict=True)
         ]
+        shares = relevance(net.wiring, weights, norms, private.head)
+        limits = [round(self.settings.most_units * self.settings.width * n) for n in net.wiring.multiples]
+        return foremost(net.wiring, masks, net.variant, shares, limits)
+
+    @torch.no_grad()
+    def _fix(self, masks: list[Tensor]) -> None:
+        """From here on the part that the masks leave is trained; it goes on with its share of Adam's moments."""
+        self.fixed, self.part = masks, Part(self.net, masks)
+        before = self.optimisers["generator"].state
+        self.optimisers |= gan_optimisers(self.around, generator=self._voices())
+        for (full, axes), small in zip(trained(self.net), self._voices(), strict=True):
+            # a fused step reads moments in the order in which their parameter lies in memory
+            self.optimisers["generator"].state[small] = {
+                name: torch.empty_like(small).copy_(self.part.cut(value, axes)) if value.dim() else value
+                for name, value in before.get(full, {}).items()
+            }
+        self.gates = self.part.gates
+        for layer, gate in zip(self.part.net.plastic, self.gates, strict=True):
+            # what was still half open has moments, and those alone would move it
+            for value in self.optimisers["generator"].state[layer.weight].values():
+                if value.dim():
+                    close_(value, gate)
 
     @torch.no_grad()
     def finish(self, task: int) -> list[Tensor]:
@@ -194,12 +215,21 @@ class Imprint:
             self.fix_masks(task)
         for now, mean in zip(self._voices() if self.averaged else [], self.averaged, strict=True):
             now.copy_(mean)
+        self.settle()
         return self.fixed
 
-    def _voices(self) -> list[Tensor]:
-        """The generator's parameters but for the embeddings."""
-        assert self.net.private is not None
-        return [*(layer.weight for layer in self.net.plastic), *self.net.private.parameters()]
+    def settle(self) -> None:
+        """The whole network knows what the part has learned."""
+        if self.part is not None:
+            self.part.take_back()
+
+    @property
+    def trained(self) -> PlasticGenerator:
+        return self.net if self.part is None else self.part.net
+
+    def _voices(self) -> list[nn.Parameter]:
+        """What is trained under fixed masks."""
+        return [parameter for parameter, _ in trained(self.trained)]
 
     def _set_rate(self, epoch: int, batch: int) -> None:
         """Down to 0 over the second movement, in a straight line."""
@@ -211,6 +241,7 @@ class Imprint:
 
     def state(self) -> State:
         assert self.net.private is not None
+        self.settle()
         return {
             "classes": self.net.private.classes,
             "known": self.known,
@@ -228,10 +259,10 @@ class Imprint:
         assert net.private is not None
         net.private.load_state_dict(state["private"])
         imprint.critic.load_state_dict(state["critic"])
-        for name, optimiser in imprint.optimisers.items():
-            load_optimiser(optimiser, state["optimisers"][name])
         if state["fixed"]:
             imprint._fix([mask.to(around.device) for mask in state["fixed"].values()])
+        for name, optimiser in imprint.optimisers.items():
+            load_optimiser(optimiser, state["optimisers"][name])
         if state["averaged"]:
             saved = zip(imprint._voices(), state["averaged"].values(), strict=True)
             imprint.averaged = [torch.empty_like(now, requires_grad=False).copy_(mean) for now, mean in saved]

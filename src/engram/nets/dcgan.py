@@ -9,7 +9,7 @@ Trunk and head together are the solver. The same trunk carries the critic of the
 from __future__ import annotations
 
 import itertools
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -98,6 +98,25 @@ def _before(convolution: nn.Conv2d, delta: torch.Tensor) -> torch.Tensor:
     return F.conv_transpose2d(delta, convolution.weight, stride=2, padding=padding, output_padding=side % 2)
 
 
+def _leaked_(gradient: torch.Tensor, leaked: torch.Tensor) -> torch.Tensor:
+    """In place, the gradient before a leaky ReLU, given what came out of it."""
+    return torch.ops.aten.leaky_relu_backward(gradient, leaked, LEAK, True, grad_input=gradient)  # type: ignore[no-any-return]
+
+
+class Held(torch.autograd.Function):
+    """A trunk without normalisation that is held still: gradients of its images, none of its weights."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, trunk: Trunk) -> torch.Tensor:
+        ctx.trace = Trace(trunk, x.detach(), slopes=len(x))
+        features: torch.Tensor = ctx.trace.features
+        return features
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.trace.back(gradient), None
+
+
 class Trace:
     """Images in a trunk without normalisation; the way back, and forth again, written out.
 
@@ -113,14 +132,14 @@ class Trace:
         self.convolutions = [part for part in trunk.convolutions if isinstance(part, nn.Conv2d)]
         self.plain = len(x) - slopes
         self.inputs: list[torch.Tensor] = []
-        self.stands: list[torch.Tensor] = []
         self.deltas: list[torch.Tensor] = []
         """By layer: the gradient of where its units stand."""
         for convolution in self.convolutions:
             self.inputs.append(x)
-            self.stands.append(convolution(x))
-            x = F.leaky_relu(self.stands[-1], LEAK)
+            x = F.leaky_relu_(convolution(x), LEAK)
         self.last = x
+        self.stands = [*self.inputs[1:], x]
+        """By layer: what leaves it, which has the sign of where its units stand."""
 
     @property
     def features(self) -> torch.Tensor:
@@ -132,7 +151,7 @@ class Trace:
         """Gradients of the features, (B, features) -> those of the last images, (slopes, C, 32, 32)."""
         delta = direction.view(self.last.shape).contiguous(memory_format=torch.channels_last)
         for convolution, stand in zip(reversed(self.convolutions), reversed(self.stands), strict=True):
-            delta = torch.ops.aten.leaky_relu_backward(delta, stand, LEAK, False)
+            delta = _leaked_(delta, stand)
             self.deltas.insert(0, delta)
             if stand is not self.stands[0]:
                 delta = _before(convolution, delta)
@@ -146,7 +165,7 @@ class Trace:
             # a slope is linear in every weight, with this in the place of what the layer was given
             given[self.plain :] = gradient
             gradient = F.conv2d(gradient, convolution.weight, stride=convolution.stride, padding=convolution.padding)
-            gradient = torch.ops.aten.leaky_relu_backward(gradient, stand[self.plain :], LEAK, False)
+            gradient = _leaked_(gradient, stand[self.plain :])
         return gradient.flatten(1)
 
     @torch.no_grad()
@@ -180,7 +199,10 @@ class GrowingHead(nn.Module):
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh.to(self.weight)]))
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), self.bias.new_zeros(new)]))
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
+    def forward(self, features: torch.Tensor, *, held: bool = False) -> torch.Tensor:
+        """(B, features) -> (B, classes); `held`: without gradients of weight and bias."""
+        if held:
+            return F.linear(features, self.weight.detach(), self.bias.detach())
         return F.linear(features, self.weight, self.bias)
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from engram.nets.norm import batch_norm
 from engram.plastic.growth import dcgan_init
 from engram.plastic.layers import Plastic, PlasticConv2d, PlasticConvTranspose2d, mask_units
-from engram.plastic.masks import IN_AXIS, Layout, Variant, bits
+from engram.plastic.masks import Layout, Variant, bits
 from engram.plastic.wiring import Wiring, plan_growth, reserved_inputs
 
 EPSILON = 1e-5
@@ -31,12 +31,9 @@ class ClassNorm(nn.Module):
         self.scale = nn.Parameter(torch.ones(classes, units))
         self.shift = nn.Parameter(torch.zeros(classes, units))
 
-    def forward(self, x: Tensor, classes: Tensor, units: Tensor | None = None) -> Tensor:
-        """x (B, units, H, W), classes (B,) within the task; `units`: those that x holds, if not all."""
-        scale: Tensor = self.scale
-        shift: Tensor = self.shift
-        if units is not None:
-            scale, shift = scale.index_select(1, units), shift.index_select(1, units)
+    def forward(self, x: Tensor, classes: Tensor) -> Tensor:
+        """x (B, units, H, W), classes (B,) within the task."""
+        scale, shift = self.scale, self.shift
         if len(scale) == 1:
             return batch_norm(x, scale[0], shift[0], eps=EPSILON)
         x = batch_norm(x, eps=EPSILON)
@@ -105,53 +102,43 @@ class PlasticGenerator(nn.Module):
         self,
         z: Tensor,
         classes: Tensor,
-        masks: Sequence[Tensor],
+        masks: Sequence[Tensor] | None = None,
         *,
-        voices: Sequence[Tensor | None] | None = None,
         see: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         """z (B, noise), classes (B,) within the task, one mask a layer -> images (B, C, 32, 32) in [-1, 1].
 
-        `voices`, where the masks are binary: by level, the numbers of the units that have one; None for all. The
-        others are not computed at all: they would be multiplied by 0, or send a constant through closed weights. `see`
-        is shown what each norm is given, level by level.
+        Without masks the weights are taken as they are, and a level may have no units at all. `see` is shown what each
+        norm is given, level by level.
         """
         assert self.private is not None
-        wiring, binary = self.wiring, voices is not None
-        voices = [None, *(voices or [None] * wiring.levels)]
+        wiring = self.wiring
         raw, active = [z], [z]
         for level, norm in enumerate(self.private.norms, start=1):
             into, summed = wiring.into(level), wiring.summed(level)
             total: Tensor | None = None
             for number in into:
                 wire, layer = wiring.wires[number], self.plastic[number]
-                if _nobody(voices[wire.reads]) or _nobody(voices[level]):
+                if not layer.weight.numel():
                     continue
-                weight = layer.opened(masks[number], voices[wire.reads], voices[level])
+                weight = layer.weight if masks is None else layer.opened(masks[number])
                 part = wire((raw if wire.raw else active)[wire.reads], weight)
-                if summed:  # somebody reads it as it is
-                    part = layer.mask_output(part, _among(masks[number], voices[level]))
+                if summed and masks is not None:  # somebody reads it as it is
+                    part = layer.mask_output(part, masks[number])
                 total = part if total is None else total + part
             if total is None:  # a branch without a voice, past which a shortcut leads
-                total = z.new_empty(1, 0, 1, 1)
-                raw.append(total)
-                active.append(total)
-                if see is not None:
-                    see(total)
-                continue
+                total = x = z.new_empty(1, 0, 1, 1)
+            else:
+                x = F.relu(norm(total, classes))
             if see is not None:
                 see(total)
-            x = F.relu(norm(total, classes, voices[level]))
-            if not binary:
+            if masks is not None:
                 x = self._close(x, [masks[number] for number in into])
             raw.append(total)
             active.append(x)
             for past in wiring.spent[level]:
                 raw[past] = active[past] = z
-        head: Tensor = self.private.head
-        if voices[-1] is not None:
-            head = head.index_select(IN_AXIS[wiring.head.layout], voices[-1])
-        return torch.tanh(wiring.head(active[-1], head, self.private.bias))
+        return torch.tanh(wiring.head(active[-1], self.private.head, self.private.bias))
 
     def _close(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """DGMa: a unit that no wire opens sends exactly 0 onwards, whatever shift its normalisation has."""
@@ -168,14 +155,18 @@ class PlasticGenerator(nn.Module):
     def binary_masks(self) -> list[Tensor]:
         return [layer.binary_mask() for layer in self.plastic]
 
-    def gates(self) -> list[Tensor]:
-        """By layer, the bits of what may still learn: the same for all of a task."""
+    def free(self) -> list[Tensor]:
+        """By layer, what may still learn; spreads over the weight."""
         reserved = [layer.reserved for layer in self.plastic]
         units = self.variant == "units"
         return [
-            bits(layer.gate(reserved_inputs(self.wiring, number, reserved) if units else None), layer.weight.dtype)
+            layer.gate(reserved_inputs(self.wiring, number, reserved) if units else None)
             for number, layer in enumerate(self.plastic)
         ]
+
+    def gates(self) -> list[Tensor]:
+        """The same as bits, found once a task."""
+        return [bits(free, layer.weight.dtype) for free, layer in zip(self.free(), self.plastic, strict=True)]
 
     def gate_gradients(self, gates: Sequence[Tensor]) -> None:
         """After `backward`: no gradient for what earlier tasks rely on (Eq. 5)."""
@@ -187,12 +178,3 @@ class PlasticGenerator(nn.Module):
         plan = plan_growth(self.wiring, [layer.size() for layer in self.plastic], self.variant)
         for layer, growth in zip(self.plastic, plan, strict=True):
             layer.grow_(growth.new_inputs, growth.new_units, generator=generator)
-
-
-def _nobody(units: Tensor | None) -> bool:
-    return units is not None and len(units) == 0
-
-
-def _among(mask: Tensor, units: Tensor | None) -> Tensor:
-    """A mask of units at some of them; a mask of weights is of no use here and stays as it is."""
-    return mask if units is None or mask.dim() > 1 else mask[units]

@@ -6,6 +6,7 @@ With one process this is torch's own. Without gradients, nothing is shared out: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,52 @@ from engram import parallel
 def batch_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float) -> Tensor:
     """x (B, units, H, W) by the batch's own statistics, then times weight plus bias, each (units,)."""
     if not _shared():
-        return F.batch_norm(x, None, None, weight, bias, training=True, eps=eps)
+        if x.device.type != "cpu" or x.dtype == torch.bfloat16:
+            return F.batch_norm(x, None, None, weight, bias, training=True, eps=eps)
+        y: Tensor = _ByRows.apply(x, weight, bias, eps)  # type: ignore[no-untyped-call]
+        return y
     x = _wide(x)
     mean, variance, _ = _moments(x)
     return _normalised(x, mean, variance, weight, bias, eps)
+
+
+class _ByRows(torch.autograd.Function):
+    """The same on a CPU, a pixel's channels side by side: a few sums and products over rows.
+
+    torch's own takes two to four times as long where the number of channels does not fill its vectors.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        rows = _rows(x)
+        away = rows - rows.mean(0)
+        scale = away.square().mean(0).add_(eps).rsqrt_()
+        ctx.save_for_backward(away, scale, weight)
+        if weight is None:
+            return _image(away * scale, x)
+        assert bias is not None
+        return _image(torch.addcmul(bias, away, scale * weight), x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        away, scale, weight = ctx.saved_tensors
+        rows = _rows(gradient)
+        of_bias, of_weight = rows.sum(0), (rows * away).sum(0).mul_(scale)
+        whole = scale if weight is None else scale * weight
+        share = whole / -len(rows)
+        of_x = torch.addcmul(share * of_bias, rows, whole).addcmul_(away, share * scale * of_weight)
+        needed = ctx.needs_input_grad
+        return _image(of_x, gradient), of_weight if needed[1] else None, of_bias if needed[2] else None, None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(B, units, H, W) -> (B H W, units); no copy where the units of a pixel lie side by side."""
+    return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+
+
+def _image(rows: Tensor, like: Tensor) -> Tensor:
+    count, units, height, width = like.shape
+    return rows.view(count, height, width, units).permute(0, 3, 1, 2)
 
 
 class BatchNorm2d(nn.BatchNorm2d):

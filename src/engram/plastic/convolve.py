@@ -70,13 +70,13 @@ def into_few(x: Tensor, weight: Tensor) -> Tensor:
     kernel = weight.reshape(n_in, n_out, 2, 2, 2, 2).permute(0, 2, 4, 3, 5, 1).reshape(n_in, -1)
     taps = torch.mm(x.permute(0, 2, 3, 1).reshape(-1, n_in), kernel).view(count, height, width, 2, 2, -1)
     squares = taps.new_zeros(count, height + 1, width + 1, taps.shape[-1])
-    squares[:, :-1, :-1] = taps[:, :, :, 0, 0]
-    squares[:, :-1, 1:] += taps[:, :, :, 0, 1]
-    squares[:, 1:, :-1] += taps[:, :, :, 1, 0]
-    squares[:, 1:, 1:] += taps[:, :, :, 1, 1]
+    squares[:, :-1, :-1].copy_(taps[:, :, :, 0, 0])
+    squares[:, :-1, 1:].add_(taps[:, :, :, 0, 1])
+    squares[:, 1:, :-1].add_(taps[:, :, :, 1, 0])
+    squares[:, 1:, 1:].add_(taps[:, :, :, 1, 1])
     pixels = squares.view(count, height + 1, width + 1, 2, 2, n_out).transpose(2, 3)
     image = pixels.reshape(count, 2 * height + 2, 2 * width + 2, n_out)[:, 1:-1, 1:-1]  # without the padding
-    return image.contiguous().permute(0, 3, 1, 2)
+    return image.permute(0, 3, 1, 2)
 
 
 class _IntoFew(torch.autograd.Function):

@@ -111,17 +111,9 @@ class Plastic(nn.Module):
         n_out = self.weight.shape[OUT_AXIS[self.layout]]
         return torch.zeros_like(self.weight) if self.variant == "weights" else self.weight.new_zeros(n_out)
 
-    def opened(self, mask: Tensor, sources: Tensor | None = None, targets: Tensor | None = None) -> Tensor:
-        """The weight that a mask computes with, between some units alone where their numbers are given.
-
-        What a binary mask leaves without a voice then costs nothing, however large the network has grown.
-        """
-        block = self.weight if mask.dim() == 1 else _masked(self.weight, mask)
-        if sources is not None:
-            block = block.index_select(IN_AXIS[self.layout], sources)
-        if targets is not None:
-            block = block.index_select(OUT_AXIS[self.layout], targets)
-        return laid_out(block)
+    def opened(self, mask: Tensor) -> Tensor:
+        """The weight that a mask of today's size computes with."""
+        return laid_out(self.weight if mask.dim() == 1 else _masked(self.weight, mask))
 
     def soft_mask(self, s: float) -> Tensor:
         """The mask to train with."""

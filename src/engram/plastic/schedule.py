@@ -72,8 +72,8 @@ def compensate(grad: Tensor, e: Tensor, s: float, s_max_i: float) -> Tensor:
     assert grad.shape == e.shape
     assert s > 0
     e = e.detach()
-    sharp = torch.cosh((s * e).clamp(-EXPONENT_BOUND, EXPONENT_BOUND)) + 1
-    return grad * (s_max_i / s) * sharp / (torch.cosh(e) + 1)
+    sharp = (s * e).clamp_(-EXPONENT_BOUND, EXPONENT_BOUND).cosh_().add_(1)
+    return (grad * (s_max_i / s)).mul_(sharp).div_(torch.cosh(e).add_(1))
 
 
 def clamp_embedding(e: Tensor) -> Tensor:

@@ -1,0 +1,95 @@
+"""Which units an image owes itself to, and what remains of a mask when only the foremost keep their voice.
+
+    power       the mean square of what a unit sends on: of noise 1, of a normalised ReLU what its scale and shift say
+    relevance   how much of the image's power passes through a unit; every level has 1 in all
+
+Both follow from weights, masks and norms alone: nothing is drawn and no image is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engram.plastic.masks import IN_AXIS, OUT_AXIS, Layout, Variant
+from engram.plastic.wiring import Wiring, alive_units, prune
+
+
+def rectified_power(scale: Tensor, shift: Tensor) -> Tensor:
+    """E[max(0, x)^2] of x normal with mean `shift` and deviation |`scale`|.
+
+    >>> rectified_power(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 3.0, -3.0])).tolist()
+    [0.5, 9.0, 0.0]
+    """
+    deviation = scale.abs()
+    t = shift / deviation.clamp(min=torch.finfo(scale.dtype).tiny)
+    below: Tensor = torch.special.ndtr(t)
+    density = torch.exp(-t.square() / 2) / math.sqrt(2 * math.pi)
+    return (deviation.square() + shift.square()) * below + deviation * shift * density
+
+
+def relevance(
+    wiring: Wiring, weights: Sequence[Tensor], norms: Sequence[tuple[Tensor, Tensor]], head: Tensor
+) -> list[Tensor]:
+    """By level but the noise, (units,): the share of the image's power that passes through each unit.
+
+    `weights` as the masks leave them; `norms`: scale and shift of each level, (classes, units), of which a unit that
+    sends nothing has zeros. A normalised unit is worth what it is worth to its readers, however large or small the
+    sum was before it was normalised; what it is worth falls to its sources by the power that they bring to it.
+    """
+    active = [weights[0].new_ones(weights[0].shape[IN_AXIS[wiring.wires[0].shape.layout]])]
+    active += [rectified_power(scale, shift).mean(0) for scale, shift in norms]
+    raw, brought = [active[0]], [torch.empty(0)] * len(weights)
+    for level in range(1, wiring.levels + 1):
+        for number in wiring.into(level):
+            wire = wiring.wires[number]
+            source = (raw if wire.raw else active)[wire.reads]
+            brought[number] = source[:, None] * squares(weights[number], wire.shape.layout)  # (in, out)
+        raw.append(torch.stack([brought[number].sum(0) for number in wiring.into(level)]).sum(0))
+    shares = [torch.zeros_like(power) for power in active]
+    last = active[-1][:, None] * squares(head, wiring.head.layout)  # (units, channels)
+    shares[-1] = (last / _positive(last.sum(0))).mean(1)
+    for level in range(wiring.levels, 0, -1):
+        for number in wiring.into(level):
+            falls = brought[number] / _positive(raw[level]) * shares[level]
+            reads = wiring.wires[number].reads
+            shares[reads] = shares[reads] + falls.sum(1)
+    return shares[1:]
+
+
+def squares(weight: Tensor, layout: Layout) -> Tensor:
+    """The sum of squares between every two units, (in, out)."""
+    total = weight.square().flatten(2).sum(2) if weight.dim() > 2 else weight.square()
+    return total.T if OUT_AXIS[layout] == 0 else total
+
+
+def foremost(
+    wiring: Wiring, masks: Sequence[Tensor], variant: Variant, shares: Sequence[Tensor], limits: Sequence[int]
+) -> list[Tensor]:
+    """The masks with at most so many units of each level: those with the largest shares."""
+    alive = alive_units(wiring, masks, variant)
+    kept = [
+        _largest(share.masked_fill(~living, -1.0), limit)
+        for share, living, limit in zip(shares, alive, limits, strict=True)
+    ]
+    closed = []
+    for wire, mask in zip(wiring.wires, masks, strict=True):
+        keep = kept[wire.writes - 1]
+        along = [1] * mask.dim()
+        along[OUT_AXIS[wire.shape.layout] if mask.dim() > 1 else 0] = len(keep)
+        closed.append(mask & keep.view(along))
+    return prune(wiring, closed, variant)
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    keep = torch.zeros_like(values, dtype=torch.bool)
+    keep[values.topk(min(count, len(values))).indices] = True
+    return keep
+
+
+def _positive(total: Tensor) -> Tensor:
+    """To divide by: where nothing is brought, nothing falls."""
+    return total.masked_fill(total == 0, 1.0)

@@ -1,0 +1,79 @@
+"""What binary masks leave of a network: the same images, the same gradients, and a way back that loses nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from engram.nets.generator import PlasticGenerator
+from engram.nets.part import Part, trained
+from engram.plastic.masks import Variant
+from engram.plastic.relevance import foremost
+from engram.plastic.wiring import WIRINGS
+from engram.seeding import generator
+
+VARIANTS: list[Variant] = ["weights", "units"]
+Z, CLASSES = torch.randn(6, 8, generator=generator(9)), torch.arange(6) % 2
+
+
+def network(variant: Variant, wiring: str) -> tuple[PlasticGenerator, list[Tensor]]:
+    """Two classes of a second task, whose masks reach into what a first one has reserved."""
+    net = PlasticGenerator(WIRINGS[wiring], 1, width=4, noise=8, variant=variant, generator=generator(0))
+    net.begin(2, generator=generator(1))
+    assert net.private is not None
+    with torch.no_grad():
+        for number, parameter in enumerate(net.private.parameters()):
+            parameter.normal_(generator=generator(2, number))
+        for number, layer in enumerate(net.plastic):
+            layer.weight.normal_(std=0.5, generator=generator(3, number))
+            layer.reserve_(torch.rand(layer.embedding.shape, generator=generator(4, number)) < 0.5)
+    opened = [torch.rand(layer.embedding.shape, generator=generator(5, n)) < 0.6 for n, layer in enumerate(net.plastic)]
+    shares = [torch.rand(n, generator=generator(7)) for n in net.units]
+    return net, foremost(net.wiring, opened, variant, shares, [n - 1 for n in net.units])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_images_and_gradients_are_those_of_the_masked_network(variant: Variant, wiring: str) -> None:
+    net, masks = network(variant, wiring)
+    part = Part(net, masks)
+    assert sum(part.units) < sum(net.units)
+    whole, few = net(Z, CLASSES, [mask.float() for mask in masks]), part.net(Z, CLASSES)
+    torch.testing.assert_close(few, whole, atol=1e-5, rtol=1e-4)
+    toward = torch.randn(whole.shape, generator=generator(6))
+    for images in (whole, few):
+        torch.autograd.backward((images * toward).sum())
+    net.gate_gradients(net.gates())
+    part.net.gate_gradients(part.gates)
+    opened = [*part.open, *[torch.tensor(True)] * len(trained(net))]
+    for (full, axes), (small, _), mask in zip(trained(net), trained(part.net), opened, strict=False):
+        assert full.grad is not None
+        assert small.grad is not None
+        # the masked network has gradients of closed weights of DGMa too, behind units that are closed
+        torch.testing.assert_close(small.grad, part.cut(full.grad, axes) * mask, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_what_it_learns_comes_back_and_nothing_else_moves(variant: Variant, wiring: str) -> None:
+    net, masks = network(variant, wiring)
+    before = [parameter.detach().clone() for parameter, _ in trained(net)]
+    part, free = Part(net, masks), net.free()
+    part.take_back()
+    for (parameter, _), old in zip(trained(net), before, strict=True):
+        assert torch.equal(parameter, old)
+    with torch.no_grad():
+        for layer, gate in zip(part.net.plastic, part.gates, strict=True):
+            layer.weight.add_((gate != 0).float())
+    part.take_back()
+    for number, (layer, old, mask) in enumerate(zip(net.plastic, before, masks, strict=False)):
+        changed = layer.weight != old
+        assert changed.any()
+        assert not (changed & ~free[number]).any(), "reserved"
+        if variant == "weights":
+            assert torch.equal(changed, mask & free[number])
+    again = Part(net, masks)
+    for (one, _), (other, _) in zip(trained(again.net), trained(part.net), strict=True):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
