@@ -81,8 +81,8 @@ def simulate(past: stage.Past, tasks: int, *, per_task: int = 1, law: Law = "hel
             opened.append(new + round(share.reserved * layer.reserved))
             reserved.append(layer.reserved + new)
         units = [layer.units for layer in sizes]
-        # nearly every unit of DGMw has an open weight and is computed in full; DGMa leaves closed units out
-        voices = units if variant == "weights" else opened
+        # DGMa leaves closed units out. Nearly every unit of DGMw has an open weight, unless a task may keep some alone
+        voices = past.kept(task, units) if variant == "weights" else opened
         masks += sum(math.ceil(_entries(layer, variant) / 8) for layer in sizes)
         heads += 4 * channels * (units[-1] * AREA + 1)
         norms += 8 * per_task * sum(units)

@@ -90,18 +90,18 @@ class Past:
             masks.append(_draw(layer.reserved, between, self.share(task, number), draws))
         return masks
 
+    def kept(self, task: int, units: Sequence[int]) -> list[int]:
+        """How many of a chain's units a task keeps; all of them where the record does not tell."""
+        known = self.voices[task : task + 1] or self.voices[-LAST:] or [list(units)]
+        return [min(n, round(sum(row[level] for row in known) / len(known))) for level, n in enumerate(units)]
+
     def _kept(self, net: PlasticGenerator, task: int) -> list[Tensor]:
-        """By level, the noise first: which units the task keeps, as many as recorded."""
-        kept = [torch.ones(n, dtype=torch.bool) for n in (net.noise, *net.units)]
-        if not self.voices:
-            return kept
-        known = self.voices[task : task + 1] or self.voices[-LAST:]
-        for level, units in enumerate(kept[1:]):
-            voices = round(sum(row[level] for row in known) / len(known))
-            chosen = torch.randperm(len(units), generator=generator(0, "benchmark units", task, level))[:voices]
-            units.zero_()
-            units[chosen] = True
-        return kept
+        """By level, the noise first: which units these are, drawn at random."""
+        chosen = [torch.ones(net.noise, dtype=torch.bool)]
+        for level, (n, count) in enumerate(zip(net.units, self.kept(task, net.units), strict=True)):
+            order = torch.randperm(n, generator=generator(0, "benchmark units", task, level))
+            chosen.append(order < count)
+        return chosen
 
 
 def _draw(reserved: Tensor, between: Tensor, share: Share, draws: torch.Generator) -> Tensor:

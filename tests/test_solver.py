@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from engram.config import NoSettings, TrainingConfig
 from engram.data.datasets import Dataset
 from engram.data.stream import ClassStream
+from engram.errors import RunError
 from engram.experiment.checkpoint import fingerprint
 from engram.methods.learner import Clock, Silent, Surroundings, tick
 from engram.methods.solver import (
@@ -166,3 +167,12 @@ def test_names_decide_the_numbers_and_nothing_else_does() -> None:
     assert torch.equal(first, torch.randn(4, generator=generator(3, "x", 1)))
     seeds = {derive(s, *names) for s in (0, 1) for names in [(), ("x",), ("x", 1), ("x", "1"), ("x1",), (1, "x")]}
     assert len(seeds) == 12
+
+
+def test_moments_of_another_size_are_refused_with_a_remedy() -> None:
+    first, second = nn.Linear(3, 2), nn.Linear(3, 1)
+    optimiser = adam(first, TRAINING)
+    torch.autograd.backward(first(torch.ones(1, 3)).sum())
+    optimiser.step()
+    with pytest.raises(RunError, match="start the run anew"):
+        load_optimiser(adam(second, TRAINING), optimiser_state(optimiser))

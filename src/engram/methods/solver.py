@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from engram import parallel
 from engram.config import TrainingConfig
+from engram.errors import RunError
 from engram.methods.augment import changed
 from engram.methods.learner import Clock, Observer, State, Surroundings, tick
 from engram.nets.dcgan import GrowingHead, Trunk
@@ -202,6 +203,11 @@ def load_optimiser(optimiser: torch.optim.Optimizer, state: State) -> None:
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for number, saved in state.items():
         p = parameters[int(number)]
+        if any(value.dim() and value.shape != p.shape for value in saved.values()):
+            raise RunError(
+                "the checkpoint was saved in the middle of a task by another version of engram, which trained other "
+                "parts of the network; finish the task with that version, or start the run anew"
+            )
         optimiser.state[p] = {
             name: torch.empty_like(p, dtype=value.dtype).copy_(value) if value.shape == p.shape else value.to(p.device)
             for name, value in saved.items()

@@ -225,6 +225,7 @@ BEFORE = {
     "method.new_share": "0",
     "method.real_now": "0",
     "method.distil": "0",
+    "method.most_units": "0",
 }
 """Settings that came later, and what was done before there was a choice. A run that says so and one from before the
 setting existed are of one configuration: they count as seeds of the same row."""
