@@ -28,7 +28,8 @@ def rectified_power(scale: Tensor, shift: Tensor) -> Tensor:
     t = shift / deviation.clamp(min=torch.finfo(scale.dtype).tiny)
     below: Tensor = torch.special.ndtr(t)
     density = torch.exp(-t.square() / 2) / math.sqrt(2 * math.pi)
-    return (deviation.square() + shift.square()) * below + deviation * shift * density
+    power = (deviation.square() + shift.square()) * below + deviation * shift * density
+    return power.clamp(min=0)  # far below 0 the difference of two small numbers may not be
 
 
 def relevance(
