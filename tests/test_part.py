@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from engram.nets.generator import PlasticGenerator
-from engram.nets.part import Part, trained
+from engram.nets.part import Part, parameters_of
 from engram.plastic.masks import Variant
 from engram.plastic.relevance import foremost
 from engram.plastic.wiring import WIRINGS
@@ -46,8 +46,8 @@ def test_images_and_gradients_are_those_of_the_masked_network(variant: Variant, 
         torch.autograd.backward((images * toward).sum())
     net.gate_gradients(net.gates())
     part.net.gate_gradients(part.gates)
-    opened = [*part.open, *[torch.tensor(True)] * len(trained(net))]
-    for (full, axes), (small, _), mask in zip(trained(net), trained(part.net), opened, strict=False):
+    opened = [*part.open, *[torch.tensor(True)] * len(parameters_of(net))]
+    for (full, axes), (small, _), mask in zip(parameters_of(net), parameters_of(part.net), opened, strict=False):
         assert full.grad is not None
         assert small.grad is not None
         # the masked network has gradients of closed weights of DGMa too, behind units that are closed
@@ -58,10 +58,10 @@ def test_images_and_gradients_are_those_of_the_masked_network(variant: Variant, 
 @pytest.mark.parametrize("wiring", WIRINGS)
 def test_what_it_learns_comes_back_and_nothing_else_moves(variant: Variant, wiring: str) -> None:
     net, masks = network(variant, wiring)
-    before = [parameter.detach().clone() for parameter, _ in trained(net)]
+    before = [parameter.detach().clone() for parameter, _ in parameters_of(net)]
     part, free = Part(net, masks), net.free()
     part.take_back()
-    for (parameter, _), old in zip(trained(net), before, strict=True):
+    for (parameter, _), old in zip(parameters_of(net), before, strict=True):
         assert torch.equal(parameter, old)
     with torch.no_grad():
         for layer, gate in zip(part.net.plastic, part.gates, strict=True):
@@ -74,6 +74,6 @@ def test_what_it_learns_comes_back_and_nothing_else_moves(variant: Variant, wiri
         if variant == "weights":
             assert torch.equal(changed, mask & free[number])
     again = Part(net, masks)
-    for (one, _), (other, _) in zip(trained(again.net), trained(part.net), strict=True):
+    for (one, _), (other, _) in zip(parameters_of(again.net), parameters_of(part.net), strict=True):
         assert torch.equal(one, other)
         assert one.stride() == other.stride()

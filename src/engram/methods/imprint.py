@@ -24,7 +24,7 @@ from engram.methods.learner import State, Surroundings
 from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import Examples, load_optimiser, normalise, optimiser_state
 from engram.nets.generator import PlasticGenerator
-from engram.nets.part import Part, trained
+from engram.nets.part import Part, parameters_of
 from engram.plastic.losses import alpha, sparsity
 from engram.plastic.masks import close_
 from engram.plastic.relevance import foremost, relevance
@@ -160,8 +160,6 @@ class Imprint:
         """Binarise, leave out what cannot be heard, and see that something is left to choose."""
         wiring, variant = self.net.wiring, self.net.variant
         fixed = prune(wiring, self.net.binary_masks(), variant)
-        if self.settings.most_units:
-            fixed = self._foremost(fixed)
         shares = [mask.float().mean().item() for mask in fixed]
         silent = not alive_units(wiring, fixed, variant)[-1].any()
         if silent or min(shares) == 1:
@@ -170,6 +168,13 @@ class Imprint:
                 f"the masks of task {task + 1} have collapsed: all {what} (open shares by layer "
                 f"{', '.join(f'{share:.3f}' for share in shares)}); {remedy} method.lambda_ru"
             )
+        if self.settings.most_units:
+            fixed = self._foremost(fixed)
+            if not alive_units(wiring, fixed, variant)[-1].any():
+                raise DivergedError(
+                    f"task {task + 1}: of so few units no way leads to the image; raise method.most_units, "
+                    f"which is {self.settings.most_units}, or set it to 0 to keep all"
+                )
         self._fix(fixed)
         if self.settings.average:
             self.averaged = [parameter.detach().clone() for parameter in self._voices()]
@@ -186,7 +191,7 @@ class Imprint:
             for norm, living in zip(private.norms, alive, strict=True)
         ]
         shares = relevance(net.wiring, weights, norms, private.head)
-        limits = [round(self.settings.most_units * self.settings.width * n) for n in net.wiring.multiples]
+        limits = [max(1, round(self.settings.most_units * self.settings.width * n)) for n in net.wiring.multiples]
         return foremost(net.wiring, masks, net.variant, shares, limits)
 
     @torch.no_grad()
@@ -195,7 +200,7 @@ class Imprint:
         self.fixed, self.part = masks, Part(self.net, masks)
         before = self.optimisers["generator"].state
         self.optimisers |= gan_optimisers(self.around, generator=self._voices())
-        for (full, axes), small in zip(trained(self.net), self._voices(), strict=True):
+        for (full, axes), small in zip(parameters_of(self.net), self._voices(), strict=True):
             # a fused step reads moments in the order in which their parameter lies in memory
             self.optimisers["generator"].state[small] = {
                 name: torch.empty_like(small).copy_(self.part.cut(value, axes)) if value.dim() else value
@@ -229,7 +234,7 @@ class Imprint:
 
     def _voices(self) -> list[nn.Parameter]:
         """What is trained under fixed masks."""
-        return [parameter for parameter, _ in trained(self.trained)]
+        return [parameter for parameter, _ in parameters_of(self.trained)]
 
     def _set_rate(self, epoch: int, batch: int) -> None:
         """Down to 0 over the second movement, in a straight line."""

@@ -72,7 +72,9 @@ class Part:
     def take_back(self) -> None:
         """Write what the part has learned into the whole; what the masks close stays as it was, to the bit."""
         opened = [*self.open, *[None] * len(_private(self.net))]
-        for (full, axes), (small, _), mask in zip(trained(self.whole), trained(self.net), opened, strict=True):
+        for (full, axes), (small, _), mask in zip(
+            parameters_of(self.whole), parameters_of(self.net), opened, strict=True
+        ):
             new = small.detach()
             if mask is not None:
                 new = torch.where(mask, new, self.cut(full.detach(), axes))
@@ -87,7 +89,7 @@ class Part:
         return torch.arange(full.shape[axis], device=full.device) if numbers is None else numbers
 
 
-def trained(net: PlasticGenerator) -> list[tuple[nn.Parameter, Axes]]:
+def parameters_of(net: PlasticGenerator) -> list[tuple[nn.Parameter, Axes]]:
     """What a task trains besides its embeddings."""
     return [(layer.weight, _axes(net, number)) for number, layer in enumerate(net.plastic)] + _private(net)
 
