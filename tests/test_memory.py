@@ -294,6 +294,22 @@ def test_a_task_keeps_no_more_units_than_it_may(tiny: Dataset, variant: Variant,
     assert all(net.units == [int(units.sum()) for units in alive] for net in dgm.nets[-2:])
 
 
+def test_a_bound_that_leaves_no_way_to_the_image_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    dgm = learner("weights", most_units=0.01)
+    imprint = Imprint(dgm.net, dgm.around, task=0, classes=1, known=1)
+    with torch.no_grad():
+        for layer in dgm.net.plastic:
+            layer.embedding.normal_(generator=generator(0))
+    closed = [torch.zeros_like(layer.embedding, dtype=torch.bool) for layer in dgm.net.plastic]
+    monkeypatch.setattr("engram.methods.imprint.foremost", lambda *_: closed)
+    with pytest.raises(DivergedError, match=r"raise method\.most_units, which is 0\.01"):
+        imprint.fix_masks(0)
+    monkeypatch.undo()
+    imprint.fix_masks(0)
+    assert imprint.part is not None
+    assert imprint.part.units == [1, 1, 1], "at least one of each"
+
+
 @pytest.mark.parametrize(("value", "word"), [(-1.0, "closed"), (1.0, "open")])
 def test_collapsed_masks_are_said(value: float, word: str) -> None:
     dgm = learner("weights")
