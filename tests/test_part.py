@@ -10,7 +10,7 @@ from engram.nets.generator import PlasticGenerator
 from engram.nets.part import Part, parameters_of
 from engram.plastic.masks import Variant
 from engram.plastic.relevance import foremost
-from engram.plastic.wiring import WIRINGS
+from engram.plastic.wiring import WIRINGS, prune
 from engram.seeding import generator
 
 VARIANTS: list[Variant] = ["weights", "units"]
@@ -77,3 +77,15 @@ def test_what_it_learns_comes_back_and_nothing_else_moves(variant: Variant, wiri
     for (one, _), (other, _) in zip(parameters_of(again.net), parameters_of(part.net), strict=True):
         assert torch.equal(one, other)
         assert one.stride() == other.stride()
+
+
+def test_a_level_of_a_single_unit_may_be_silent() -> None:
+    net = PlasticGenerator(WIRINGS["residual"], 1, width=1, noise=8, variant="units", generator=generator(0))
+    net.begin(2, generator=generator(1))
+    masks = [torch.ones(1, dtype=torch.bool) for _ in net.plastic]
+    masks[1].zero_()  # the first block's branch; its shortcut leads on
+    masks = prune(net.wiring, masks, "units")
+    part = Part(net, masks)
+    assert part.units == [1, 0, 1, 1, 1, 1, 1]
+    torch.testing.assert_close(part.net(Z, CLASSES), net(Z, CLASSES, [mask.float() for mask in masks]))
+    part.take_back()

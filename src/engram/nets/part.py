@@ -36,7 +36,7 @@ class Part:
             wiring, whole.channels, width=1, noise=whole.noise, variant=whole.variant, generator=torch.Generator()
         )
         self.open: list[Tensor] = []
-        """By layer, which of the part's weights its mask opens; spreads over the weight."""
+        """By layer, which of the part's weights its mask opens."""
         gates = []
         free = whole.free()
         for number, (layer, own, mask) in enumerate(zip(whole.plastic, self.net.plastic, masks, strict=True)):
@@ -45,12 +45,12 @@ class Part:
                 along = [1] * layer.weight.dim()
                 along[OUT_AXIS[layer.layout]] = len(mask)
                 mask = mask.view(along)
-            opened = self.cut(mask, axes)
+            opened, may = (self.cut(bit.expand_as(layer.weight), axes) for bit in (mask, free[number]))
             weight = self.cut(layer.weight.detach(), axes).masked_fill_(~opened, 0)
             own.weight = nn.Parameter(laid_out(weight))
             own.embedding = nn.Parameter(own.embedding.detach()[:0], requires_grad=False)  # masks are fixed
             self.open.append(opened)
-            gates.append(laid_out(self.cut(free[number], axes).logical_and(opened).expand(weight.shape)))
+            gates.append(laid_out(may & opened))
         self.gates = [bits(gate, self.net.plastic[0].weight.dtype) for gate in gates]
         """By layer, what may still learn (Eq. 5): open and free."""
         self.units = [int(living.sum()) for living in self.alive]
@@ -60,11 +60,11 @@ class Part:
             small.copy_(self.cut(full.detach(), axes))
 
     def cut(self, full: Tensor, axes: Axes) -> Tensor:
-        """A new tensor with the living units alone; axes of length 1 stand for all units."""
+        """A new tensor with the living units alone."""
         small = full.clone()
         for axis, level in axes.items():
             numbers = self.numbers[level]
-            if numbers is not None and full.shape[axis] > 1:
+            if numbers is not None:
                 small = small.index_select(axis, numbers)
         return small
 
@@ -72,9 +72,8 @@ class Part:
     def take_back(self) -> None:
         """Write what the part has learned into the whole; what the masks close stays as it was, to the bit."""
         opened = [*self.open, *[None] * len(_private(self.net))]
-        for (full, axes), (small, _), mask in zip(
-            parameters_of(self.whole), parameters_of(self.net), opened, strict=True
-        ):
+        pairs = zip(parameters_of(self.whole), parameters_of(self.net), opened, strict=True)
+        for (full, axes), (small, _), mask in pairs:
             new = small.detach()
             if mask is not None:
                 new = torch.where(mask, new, self.cut(full.detach(), axes))
