@@ -67,8 +67,10 @@ def test_losses_of_the_reference_loop_are_ours(run: Path) -> None:
     fake = imprint.net(z, torch.zeros(6, dtype=torch.int64), ours)
     drawn = loop.generator(z, plain)
     torch.testing.assert_close(drawn, fake)
-    reserved = [layer.reserved for layer in imprint.net.plastic]
-    torch.testing.assert_close(loop.sparsity(plain), sparsity(zip(ours, reserved, strict=True)))
+    assert imprint.n_free == sum(int((~layer.reserved).sum()) for layer in imprint.net.plastic)
+    ours_taken = sparsity(zip(ours, imprint.free, strict=True), n_free=imprint.n_free)
+    torch.testing.assert_close(loop.sparsity(plain), ours_taken)
+    torch.testing.assert_close(ours_taken, sparsity(zip(ours, imprint.free, strict=True)))
 
     terms = critic_terms(imprint.critic, real, fake.detach(), lines=between(real, fake, u))
     scores = loop.critic(drawn.detach())[0].mean() - loop.critic(real)[0].mean()

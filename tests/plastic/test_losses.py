@@ -29,6 +29,11 @@ def two_layers() -> list[tuple[Tensor, Tensor]]:
     return list(zip(e, reserved, strict=True))
 
 
+def free_of(layers: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """From what is reserved to what is free, in numbers."""
+    return [(m, (~reserved).to(m.dtype)) for m, reserved in layers]
+
+
 def test_sparsity_is_the_share_of_free_entries_taken_over_all_layers_together() -> None:
     total, n_free = 0.0, 0
     for m, reserved in two_layers():
@@ -36,13 +41,13 @@ def test_sparsity_is_the_share_of_free_entries_taken_over_all_layers_together() 
             total += value * (1 - r)
             n_free += 1 - r
     assert 0 < n_free < 17
-    assert losses.sparsity(two_layers()).item() == pytest.approx(total / n_free, rel=1e-12)
+    assert losses.sparsity(free_of(two_layers())).item() == pytest.approx(total / n_free, rel=1e-12)
 
 
 def test_sparsity_gradient_by_finite_differences_through_the_mask() -> None:
     s, h = 3.0, 1e-6
     layers = [(e.requires_grad_(), r) for e, r in two_layers()]
-    torch.autograd.backward(losses.sparsity([(soft_mask(e, s), r) for e, r in layers]))
+    torch.autograd.backward(losses.sparsity(free_of([(soft_mask(e, s), r) for e, r in layers])))
     for k, (e, reserved) in enumerate(layers):
         assert e.grad is not None
         for index in torch.cartesian_prod(*[torch.arange(n) for n in e.shape]).reshape(e.numel(), -1).tolist():
@@ -51,7 +56,7 @@ def test_sparsity_gradient_by_finite_differences_through_the_mask() -> None:
                 moved = [x.detach().clone() for x, _ in layers]
                 moved[k][tuple(index)] += step
                 pairs = [(soft_mask(x, s), r) for x, (_, r) in zip(moved, layers, strict=True)]
-                values.append(losses.sparsity(pairs).item())
+                values.append(losses.sparsity(free_of(pairs)).item())
             assert e.grad[tuple(index)].item() == pytest.approx((values[0] - values[1]) / (2 * h), abs=1e-9)
         assert (e.grad[reserved] == 0).all()  # reuse is free
         assert (e.grad[~reserved] > 0).all()
@@ -59,7 +64,7 @@ def test_sparsity_gradient_by_finite_differences_through_the_mask() -> None:
 
 def test_sparsity_is_zero_where_nothing_is_free() -> None:
     m = torch.full((4,), 0.7, requires_grad=True)
-    value = losses.sparsity([(m, torch.ones(4, dtype=torch.bool))])
+    value = losses.sparsity([(m, torch.zeros(4))])
     assert value.item() == 0
     torch.autograd.backward(value)
     assert m.grad is not None

@@ -103,4 +103,4 @@ def test_compensation_leaves_its_arguments_alone() -> None:
 
 
 def test_embedding_bounds() -> None:
-    assert schedule.clamp_embedding(torch.tensor([-9.0, -6.0, 0.5, 6.5])).tolist() == [-6.0, -6.0, 0.5, 6.0]
+    assert schedule.clamp_embedding_(torch.tensor([-9.0, -6.0, 0.5, 6.5])).tolist() == [-6.0, -6.0, 0.5, 6.0]

@@ -67,10 +67,13 @@ class Imprint:
         self.averaged: list[Tensor] = []
         self.odds: Tensor | None = None
         """How often each of the task's images is drawn; derived, not state."""
+        self.free = [
+            torch.empty_like(layer.embedding, requires_grad=False).copy_(~layer.reserved) for layer in net.plastic
+        ]
+        """By layer, which mask entries are free, in numbers; the same for all of a task."""
         entries = sum(layer.embedding.numel() for layer in net.plastic)
-        self.pressure = self.settings.lambda_ru * alpha(
-            entries, entries - sum(layer.size().reserved for layer in net.plastic)
-        )
+        self.n_free = entries - sum(layer.size().reserved for layer in net.plastic)
+        self.pressure = self.settings.lambda_ru * alpha(entries, self.n_free)
         """lambda_RU times alpha = S_t / S_free."""
 
     def scale_at_end(self, epoch: int) -> float:
@@ -134,7 +137,7 @@ class Imprint:
             loss = loss + settings.lambda_aux * aux
             losses["class"] = aux
         if masks is not None:
-            losses["sparsity"] = sparsity(zip(masks, [layer.reserved for layer in self.net.plastic], strict=True))
+            losses["sparsity"] = sparsity(zip(masks, self.free, strict=True), n_free=self.n_free)
             loss = loss + self.pressure * losses["sparsity"]
         self.optimisers["generator"].zero_grad()
         parallel.backward(loss, self.trained.parameters(), rows=size)

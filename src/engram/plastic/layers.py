@@ -156,7 +156,7 @@ class Plastic(nn.Module):
     @torch.no_grad()
     def clamp_(self) -> None:
         """After the optimiser's step: the embedding within its bounds."""
-        self.embedding.copy_(schedule.clamp_embedding(self.embedding))
+        schedule.clamp_embedding_(self.embedding)
 
     def reserve_(self, opened: Tensor) -> masks.Usage:
         """At the end of a task: reserve what its binary mask opened; returns what of it was new."""

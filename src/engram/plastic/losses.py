@@ -16,21 +16,23 @@ import torch
 from torch import Tensor
 
 
-def sparsity(layers: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """R^t over the plastic layers, given as pairs (soft mask m^t, reserved m^{<t} as bool) of one shape.
+def sparsity(layers: Iterable[tuple[Tensor, Tensor]], *, n_free: int | None = None) -> Tensor:
+    """R^t over the plastic layers, given as pairs (soft mask m^t, what is free: 1 - m^{<t} in numbers) of one shape.
 
     The share of the free entries that the task takes; reusing reserved ones costs nothing. It pools the
-    entries of all layers, so a large layer weighs more. 0 where nothing is free.
+    entries of all layers, so a large layer weighs more. 0 where nothing is free. `n_free`: how much is free in all,
+    where that has been counted.
 
-    >>> sparsity([(torch.tensor([0.5, 0.9, 1.0]), torch.tensor([False, True, False]))]).item()
+    >>> sparsity([(torch.tensor([0.5, 0.9, 1.0]), torch.tensor([1.0, 0.0, 1.0]))]).item()
     0.75
     """
     pairs = list(layers)
     assert pairs, "no plastic layer"
-    assert all(m.shape == reserved.shape and reserved.dtype == torch.bool for m, reserved in pairs)
-    n_free = sum(int((~reserved).sum()) for _, reserved in pairs)
+    assert all(m.shape == free.shape and m.dtype == free.dtype for m, free in pairs)
+    if n_free is None:
+        n_free = sum(int(free.count_nonzero()) for _, free in pairs)
     # Eq. 6
-    taken = torch.stack([(m * ~reserved).sum() for m, reserved in pairs]).sum()
+    taken = torch.stack([(m * free).sum() for m, free in pairs]).sum()
     return taken / max(n_free, 1)
 
 

@@ -76,6 +76,6 @@ def compensate(grad: Tensor, e: Tensor, s: float, s_max_i: float) -> Tensor:
     return (grad * (s_max_i / s)).mul_(sharp).div_(torch.cosh(e).add_(1))
 
 
-def clamp_embedding(e: Tensor) -> Tensor:
-    """e within [-6, 6], where `compensate` still gives it a gradient to come back with."""
-    return e.clamp(-EMBEDDING_BOUND, EMBEDDING_BOUND)
+def clamp_embedding_(e: Tensor) -> Tensor:
+    """In place: e within [-6, 6], where `compensate` still gives it a gradient to come back with."""
+    return e.clamp_(-EMBEDDING_BOUND, EMBEDDING_BOUND)
