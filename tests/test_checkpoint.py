@@ -68,6 +68,14 @@ def test_only_the_newest_tensor_file_stays(tmp_path: Path) -> None:
     assert found.meta == {"task": 2}
 
 
+def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path: Path) -> None:
+    """By the next that saves; whole files and the user's own stay."""
+    (tmp_path / ".checkpoint-5.safetensors.7333.tmp").write_bytes(b"half")
+    (tmp_path / "notes.tmp").write_bytes(b"mine")
+    checkpoint.save(tmp_path, a_state(), {})
+    assert {p.name for p in tmp_path.iterdir()} == {"checkpoint-1.safetensors", "checkpoint.json", "notes.tmp"}
+
+
 def test_any_flipped_byte_is_found(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, a_state(), {"task": 2})
     for path in (tmp_path / "checkpoint.json", next(tmp_path.glob("*.safetensors"))):

@@ -225,6 +225,7 @@ def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[int, i
     for setting in ("training.epochs=50", "training.batch_size=8", "training.width=4"):
         words += ["--set", setting]
     words += ["--set", "runtime.threads=1", "--set", "runtime.checkpoint_seconds=0.2"]
+    words += ["--set", "runtime.wait_seconds=20"]  # less than torchrun waits for a survivor before it kills it
     process = subprocess.Popen([*TORCHRUN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while sum(r["kind"] == "epoch" for r in read_records(folder)) < 3:
         assert process.poll() is None, process.communicate()

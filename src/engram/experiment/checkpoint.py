@@ -50,7 +50,8 @@ def save(folder: Path, state: State, meta: dict[str, Any]) -> None:
     with explained(folder / name, kept="the last good checkpoint is intact"):
         write_atomically(folder / name, payload)
         write_atomically(folder / POINTER, json.dumps({"digest": _digest(body), "body": body}).encode())
-    for old in _tensor_files(folder):
+    # a process killed while it wrote leaves its temporary file; whoever saves is alone in the folder
+    for old in [*_tensor_files(folder), *folder.glob(".*.tmp")]:
         if old.name != name:
             with contextlib.suppress(OSError):
                 old.unlink()
