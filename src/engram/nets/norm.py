@@ -1,6 +1,6 @@
 """Batch normalisation over the whole batch, also where several processes have a share of it each.
 
-With one process this is torch's own. Without gradients, nothing is shared out: every process sees the whole batch then.
+With one process these are torch's own sums, on a CPU by rows of pixels. Without gradients, nothing is shared out: every process sees the whole batch then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def batch_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 class _ByRows(torch.autograd.Function):
     """The same on a CPU, a pixel's channels side by side: a few sums and products over rows.
 
-    torch's own takes two to four times as long where the number of channels does not fill its vectors.
+    torch's own takes about twice as long where the number of channels does not fill its vectors.
     """
 
     @staticmethod
