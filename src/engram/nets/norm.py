@@ -1,6 +1,7 @@
 """Batch normalisation over the whole batch, also where several processes have a share of it each.
 
-With one process these are torch's own sums, on a CPU by rows of pixels. Without gradients, nothing is shared out: every process sees the whole batch then.
+With one process these are torch's own sums, on a CPU by rows of pixels. Without gradients, nothing is shared out: every
+process sees the whole batch then.
 """
 
 from __future__ import annotations
