@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import accuracy
 import clock
 import reference
 import sampling
@@ -170,3 +171,36 @@ def test_work_of_another_process_is_seen_and_named() -> None:
         finally:
             other.kill()
     assert "BUSY" in line
+
+
+def test_time_to_accuracy_stands_on_run_folders_and_goes_on_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = [f"{name}={value}" for name, value in TOY.items() if name != "method.epochs"]
+    command = [
+        "accuracy.py",
+        "--dataset",
+        "digits",
+        "--budgets",
+        "2:1",
+        "3:2",
+        "--threads",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr(sys, "argv", [*command, "--set", "stream.classes_per_task=5", "method.steps=2", *small])
+    accuracy.main()
+    first = capsys.readouterr().out
+    records = {run.name: (run / "records.jsonl").read_text() for run in tmp_path.iterdir()}
+    assert sorted(records) == ["digits-dgmw-2-1-seed0", "digits-dgmw-3-2-seed0"]
+    accuracy.main()
+    again = capsys.readouterr().out
+    assert {run.name: (run / "records.jsonl").read_text() for run in tmp_path.iterdir()} == records
+    table = first[first.index("method  rounds") :]
+    assert again.endswith(table)
+    seconds = [
+        sum(line["seconds"] for line in map(json.loads, text.splitlines()) if line["kind"] == "timing")
+        for _, text in sorted(records.items())
+    ]
+    assert [row.split()[-1] for row in table.splitlines()[1:3]] == [f"{value:.0f}" for value in seconds]
