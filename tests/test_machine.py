@@ -45,3 +45,21 @@ print(faults() - before)
         for how in ("plain", "kept")
     )
     assert kept < 1000 < asked  # a step takes 70 MB, pages have 4 kB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch brings another OpenMP, which need not tell")
+def test_numbers_next_to_nothing_are_nothing_in_every_thread_even_one_from_before() -> None:
+    code = """
+import torch
+from engram.config import RuntimeConfig
+from engram.experiment.machine import prepare
+torch.set_num_threads(2)
+def tiny():
+    small = torch.full((1024, 1024), 1e-30)
+    return [int((small * 1e-10).count_nonzero()), int((small @ torch.full((1024, 1024), 1e-13)).count_nonzero())]
+before = tiny()  # the second thread is there from now on
+prepare(RuntimeConfig(device="cpu", threads=2))
+print(before, tiny())
+"""
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert told.strip() == "[1048576, 1048576] [0, 0]"
