@@ -76,11 +76,11 @@ def simulate(past: stage.Past, tasks: int, *, per_task: int = 1, law: Law = "hel
     for task in range(tasks):
         opened, reserved = [], []
         for number, layer in enumerate(sizes):
-            share = past.share(task, number)
             free = _entries(layer, variant) - layer.reserved
-            fade = (task / (len(past.shares) - stage.LAST / 2)) ** -power if task >= len(past.shares) else 1.0
-            new = round(share.free * (fade if law == "falling" else 1.0) * free)
-            opened.append(new + round(share.reserved * layer.reserved))
+            falls = law == "falling" and task >= len(past.shares)
+            fade = (task / (len(past.shares) - stage.LAST / 2)) ** -power if falls else 1.0
+            new, again = past.taken(task, number, free=free, reserved=layer.reserved, fade=fade)
+            opened.append(new + again)
             reserved.append(layer.reserved + new)
         units = [layer.units for layer in sizes]
         # DGMa leaves closed units out. Nearly every unit of DGMw has an open weight, unless a task may keep some alone

@@ -29,6 +29,7 @@ from engram.methods.dgm import DGM
 from engram.methods.learner import Surroundings
 from engram.methods.registry import find_method
 from engram.nets.generator import PlasticGenerator
+from engram.plastic.wiring import WIRINGS
 from engram.seeding import generator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,6 +78,20 @@ class Past:
         known = [shares[layer] for shares in self.shares[-LAST:]]
         return Share(sum(s.free for s in known) / len(known), sum(s.reserved for s in known) / len(known))
 
+    def taken(self, task: int, layer: int, *, free: int, reserved: int, fade: float = 1.0) -> tuple[int, int]:
+        """How many mask entries a task opens of the free and of the reserved ones; `fade`: so much fewer free ones.
+
+        Where units are opened, a task may have no more than `method.most_units` lets it keep.
+        """
+        share, settings = self.share(task, layer), self.config.method_settings
+        new, again = round(share.free * fade * free), round(share.reserved * reserved)
+        if self.config.method == "dgma" and settings.most_units:
+            most = max(1, round(settings.most_units * settings.width * WIRINGS["dcgan"].multiples[layer]))
+            if new + again > most:
+                new = round(most * new / (new + again))
+                again = most - new
+        return new, again
+
     def masks(self, net: PlasticGenerator, task: int) -> list[Tensor]:
         """Binary masks for a task, for a network of the size that it has when this task begins."""
         if task < len(self.engrams):
@@ -87,7 +102,9 @@ class Past:
             between = torch.ones_like(layer.reserved)
             if layer.reserved.dim() > 1:  # (in, out, 4, 4)
                 between &= (kept[number][:, None] & kept[number + 1][None, :])[:, :, None, None]
-            masks.append(_draw(layer.reserved, between, self.share(task, number), draws))
+            reserved = int(layer.reserved.sum())
+            counts = self.taken(task, number, free=layer.reserved.numel() - reserved, reserved=reserved)
+            masks.append(_draw(layer.reserved, between, counts, draws))
         return masks
 
     def kept(self, task: int, units: Sequence[int]) -> list[int]:
@@ -104,13 +121,13 @@ class Past:
         return chosen
 
 
-def _draw(reserved: Tensor, between: Tensor, share: Share, draws: torch.Generator) -> Tensor:
-    """A mask with so much of what is free and of what is reserved, all of it `between` units that are kept."""
+def _draw(reserved: Tensor, between: Tensor, counts: tuple[int, int], draws: torch.Generator) -> Tensor:
+    """A mask with so many of the free and of the reserved entries, all of it `between` units that are kept."""
     flat, inside = reserved.flatten(), between.flatten()
     opened = torch.zeros_like(flat)
-    for part, wanted in ((~flat, share.free), (flat, share.reserved)):
+    for part, wanted in zip((~flat, flat), counts, strict=True):
         places = (part & inside).nonzero().squeeze(1)
-        some = torch.randperm(len(places), generator=draws)[: round(wanted * int(part.sum()))]
+        some = torch.randperm(len(places), generator=draws)[:wanted]
         opened[places[some]] = True
     return opened.view_as(reserved)
 

@@ -24,6 +24,7 @@ from engram.methods.rarity import draw_rows, odds
 from engram.methods.solver import normalise
 from engram.plastic.losses import between, sparsity
 from engram.plastic.schedule import s_max_of_epoch, unit_scale, weight_scale
+from engram.plastic.wiring import WIRINGS
 from engram.seeding import generator
 
 TOY = {
@@ -161,6 +162,24 @@ def test_the_clock_takes_the_ways_in_turn() -> None:
     seconds = clock.best({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2)
     assert calls == ["a", "b"] * 3
     assert all(0 <= took < 1 for took in seconds.values())
+
+
+def test_tasks_beyond_the_record_keep_no_more_units_than_they_may() -> None:
+    past = stage.past_of(stage.RUNS[1])
+    settings, known = past.config.method_settings, len(past.shares)
+    assert past.config.method == "dgma"
+    most = [round(settings.most_units * settings.width * multiple) for multiple in WIRINGS["dcgan"].multiples]
+    learner = stage.advance(stage.new_learner(past), past, known + 12, batch=2)
+    opened = [[int(mask.sum()) for mask in engram.binary_masks()] for engram in learner.engrams]
+    assert all(n <= limit for row in opened for n, limit in zip(row, most, strict=True))
+    assert opened[-1][1:] == most[1:]  # they would be more
+    assert [point.weights for point in scale.simulate(past, known + 12)][-1] == sum(
+        layer.weight.numel() for layer in learner.net.plastic
+    )
+    new, again = past.taken(known, 1, free=500, reserved=500)
+    fewer, more = past.taken(known, 1, free=500, reserved=500, fade=0.5)
+    assert new + again == fewer + more == most[1]
+    assert fewer < new
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="who is at work is read from Linux's /proc/stat")
