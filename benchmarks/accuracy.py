@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 import clock
+import stage
 from engram import EngramError, Request, run
 from engram.experiment.progress import Watch
 from engram.experiment.summary import Summary, summarise
@@ -37,7 +38,7 @@ def budget(text: str) -> tuple[int, int]:
 def train(method: str, rounds: int, epochs: int, given: argparse.Namespace) -> Summary:
     """One run folder, begun or gone on with."""
     settings = {"method.epochs": rounds, "training.epochs": epochs, "runtime.threads": given.threads}
-    settings |= dict(text.split("=", 1) for text in given.settings)
+    settings |= dict(given.settings)
     request = Request(dataset=given.dataset, method=method, seed=given.seed, settings=settings)
     folder = given.out / f"{given.dataset}-{method}-{rounds}-{epochs}-seed{given.seed}"
     run(request, folder, resume=True, display=Watch(Console()))
@@ -58,7 +59,7 @@ def main() -> None:
     asks.add_argument("--threads", type=int, default=0, help="0: as torch would")
     asks.add_argument("--seed", type=int, default=0)
     asks.add_argument("--out", type=Path, default=Path("runs/accuracy"), help="where the run folders are")
-    asks.add_argument("--set", dest="settings", nargs="*", default=[], metavar="GROUP.FIELD=VALUE")
+    stage.add_settings(asks)
     given = asks.parse_args()
     print(clock.machine())
     try:

@@ -36,7 +36,7 @@ def saved(learner: DGM) -> int:
 def peak_of(past: stage.Past, task: int, given: argparse.Namespace) -> int:
     """The largest resident set, in bytes, of a process of its own that goes through all that a task computes."""
     command = [sys.executable, __file__, "--peak", str(task), "--runs", str(past.folder)]
-    command += ["--threads", str(given.threads), "--set", *given.settings]
+    command += ["--threads", str(given.threads), "--set", *map("=".join, given.settings)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

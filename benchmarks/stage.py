@@ -241,11 +241,22 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     asks.add_argument("--runs", type=Path, nargs="+", default=RUNS, help="run folders of dgmw or dgma to follow")
     asks.add_argument("--threads", type=int, default=0, help="0: as torch would")
     asks.add_argument("--rounds", type=int, default=5, help="the best of so many")
-    asks.add_argument("--set", dest="settings", nargs="*", default=[], metavar="GROUP.FIELD=VALUE")
+    add_settings(asks)
     return asks
+
+
+def add_settings(asks: argparse.ArgumentParser) -> None:
+    asks.add_argument("--set", dest="settings", nargs="*", type=_setting, default=[], metavar="GROUP.FIELD=VALUE")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not GROUP.FIELD=VALUE")
+    return name, value
 
 
 def settings_of(given: argparse.Namespace) -> dict[str, str]:
     """And the machine prepared as for a run, before anything is computed."""
     prepare(RuntimeConfig(threads=given.threads, device="cpu"))
-    return dict(text.split("=", 1) for text in given.settings)
+    return dict(given.settings)
