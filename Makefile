@@ -1,6 +1,6 @@
 # make demo    the main job on the embedded digits
 # make test    ruff, mypy --strict, pytest
-# make bench   speed and cost on this machine, which should be idle: about 5 minutes
+# make bench   speed and cost on this machine, which should be idle: 6 to 10 minutes
 # make bench-accuracy    seconds to accuracy on MNIST: trains for real, half an hour or more; ENGRAM_DATA
 PYTHON ?= python3
 BIN := .venv/bin

@@ -19,17 +19,18 @@ def best(ways: Mapping[K, Callable[[], object]], *, rounds: int = 5, repeat: int
     """Seconds of one call of each way.
 
     A round runs every way once, one after the other, `repeat` calls at a time: what disturbs the machine for a while
-    disturbs all of them alike. A first round is not counted: memory is found and odds are computed there.
+    disturbs all of them alike. Each call counts by itself, so that a moment's rest is enough. A first round is not
+    counted: memory is found and odds are computed there.
     """
     seconds = dict.fromkeys(ways, float("inf"))
     for number in range(rounds + 1):
         for name, way in ways.items():
-            began = time.perf_counter()
             for _ in range(repeat):
+                began = time.perf_counter()
                 way()
-            took = (time.perf_counter() - began) / repeat
-            if number:
-                seconds[name] = min(seconds[name], took)
+                took = time.perf_counter() - began
+                if number:
+                    seconds[name] = min(seconds[name], took)
     return seconds
 
 

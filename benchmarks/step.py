@@ -160,6 +160,7 @@ def main() -> None:
     asks.add_argument("--batches", type=int, nargs="+", default=[16, 64], help="images a step")
     asks.add_argument("--tasks", type=int, nargs="+", default=[1, 5, 10])
     asks.add_argument("--repeat", type=int, default=3, help="steps in a row")
+    asks.set_defaults(rounds=15)
     given = asks.parse_args()
     settings = stage.settings_of(given)
     print(clock.machine())
