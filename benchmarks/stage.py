@@ -29,6 +29,7 @@ from engram.methods.dgm import DGM
 from engram.methods.learner import Surroundings
 from engram.methods.registry import find_method
 from engram.nets.generator import PlasticGenerator
+from engram.plastic.relevance import limits
 from engram.plastic.wiring import WIRINGS
 from engram.seeding import generator
 
@@ -86,7 +87,7 @@ class Past:
         share, settings = self.share(task, layer), self.config.method_settings
         new, again = round(share.free * fade * free), round(share.reserved * reserved)
         if self.config.method == "dgma" and settings.most_units:
-            most = max(1, round(settings.most_units * settings.width * WIRINGS["dcgan"].multiples[layer]))
+            most = limits(WIRINGS["dcgan"], settings.width, settings.most_units)[layer]
             if new + again > most:
                 new = round(most * new / (new + again))
                 again = most - new

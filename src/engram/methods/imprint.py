@@ -27,7 +27,7 @@ from engram.nets.generator import PlasticGenerator
 from engram.nets.part import Part, parameters_of
 from engram.plastic.losses import alpha, sparsity
 from engram.plastic.masks import close_
-from engram.plastic.relevance import foremost, relevance
+from engram.plastic.relevance import foremost, limits, relevance
 from engram.plastic.schedule import s_max_of_epoch, unit_scale, weight_scale
 from engram.plastic.wiring import alive_units, prune
 from engram.seeding import generator
@@ -194,8 +194,8 @@ class Imprint:
             for norm, living in zip(private.norms, alive, strict=True)
         ]
         shares = relevance(net.wiring, weights, norms, private.head)
-        limits = [max(1, round(self.settings.most_units * self.settings.width * n)) for n in net.wiring.multiples]
-        return foremost(net.wiring, masks, net.variant, shares, limits)
+        most = limits(net.wiring, self.settings.width, self.settings.most_units)
+        return foremost(net.wiring, masks, net.variant, shares, most)
 
     @torch.no_grad()
     def _fix(self, masks: list[Tensor]) -> None:

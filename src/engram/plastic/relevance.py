@@ -67,6 +67,11 @@ def squares(weight: Tensor, layout: Layout) -> Tensor:
     return total.T if OUT_AXIS[layout] == 0 else total
 
 
+def limits(wiring: Wiring, width: int, most: float) -> list[int]:
+    """How many units of each level a task may keep: `most` times those at the start, and one at least."""
+    return [max(1, round(most * width * multiple)) for multiple in wiring.multiples]
+
+
 def foremost(
     wiring: Wiring, masks: Sequence[Tensor], variant: Variant, shares: Sequence[Tensor], limits: Sequence[int]
 ) -> list[Tensor]:
