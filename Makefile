@@ -1,22 +1,32 @@
 # make demo    the main job on the embedded digits
-# make test    ruff, mypy --strict, pytest
+# make test    ruff, mypy --strict, pytest; `make lint` leaves pytest out
 # make bench   speed and cost on this machine, which should be idle: 6 to 10 minutes
 # make bench-accuracy    seconds to accuracy on MNIST: trains for real, half an hour or more; ENGRAM_DATA
+# make dist    wheel and source archive, in dist/
+#
+# Needs Python 3.11 or newer with venv, make and git. Debian, Ubuntu: apt install python3-venv make git
+# Installs into .venv. On Linux PyPI's PyTorch brings gigabytes of CUDA; the build for CPUs alone:
+#     make TORCH_INDEX=https://download.pytorch.org/whl/cpu demo
 PYTHON ?= python3
+TORCH_INDEX ?=
 BIN := .venv/bin
+CODE := src tests examples benchmarks
+STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test bench bench-accuracy install clean
+.PHONY: demo test lint bench bench-accuracy install dist clean
 
 demo: install
 	$(BIN)/engram run --dataset digits --method dgmw --out runs/demo-$(STAMP)
 	$(BIN)/engram sample runs/demo-$(STAMP) --out runs/demo-$(STAMP)/grid.png
 	$(BIN)/engram verify runs/demo-$(STAMP)
 
-test: install
-	$(BIN)/ruff check src tests examples benchmarks
-	$(BIN)/ruff format --check src tests examples benchmarks
-	$(BIN)/mypy
+test: lint
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
+
+lint: install
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
 
 bench: install
 	$(BIN)/python benchmarks/start.py
@@ -33,12 +43,16 @@ bench-accuracy: install
 install: .venv/.installed
 
 .venv/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "engram needs Python 3.11 or newer; set PYTHON=…")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "engram needs Python 3.11 or newer; set PYTHON=…")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo '$(PYTHON) cannot make a virtual environment, ensurepip is missing; Debian, Ubuntu: apt install python3-venv' >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev]'
 	touch $@
 
-clean:
-	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache
+# from a clean start, so that no file of an earlier build gets into the wheel
+dist: install
+	rm -rf build dist
+	$(BIN)/python -m build --outdir dist
 
-STAMP := $(shell date +%Y%m%d-%H%M%S)
+clean:
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -3,8 +3,8 @@
     ENGRAM_DATA=… python benchmarks/accuracy.py [--methods dgmw] [--budgets 10:2 20:3 40:5] [--threads N] [--seed 0]
                                                 [--out runs/accuracy] [--set FIELD=VALUE …]
 
-A stream has no A_10 before its tenth task is over, so this trains once for each budget, GAN rounds : solver epochs a
-task, and tells for each bar the cheapest budget that reached it. 40:5 is the preset. Every training is a run folder
+A stream has no A_10 before its tenth task is over, so this trains once for each budget, GAN rounds : classifier epochs
+a task, and tells for each bar the cheapest budget that reached it. 40:5 is the default. Every training is a run folder
 under `--out`: called again, this goes on where it was. Seconds are those of learning; reading and testing are not
 in them. The test images choose nothing but this table.
 """
@@ -18,9 +18,10 @@ from pathlib import Path
 from rich.console import Console
 
 import clock
-import stage
-from engram import EngramError, Request, run
-from engram.experiment.progress import Watch
+import fast_forward
+from engram import EngramError
+from engram.experiment.progress import ConsoleDisplay
+from engram.experiment.run import Request, execute
 from engram.experiment.summary import Summary, summarise
 
 BARS = (96.5, 97.0, 97.9)
@@ -37,11 +38,11 @@ def budget(text: str) -> tuple[int, int]:
 
 def train(method: str, rounds: int, epochs: int, given: argparse.Namespace) -> Summary:
     """One run folder, begun or gone on with."""
-    settings = {"method.epochs": rounds, "training.epochs": epochs, "runtime.threads": given.threads}
+    settings = {"gan.epochs": rounds, "classifier.epochs": epochs, "runtime.threads": given.threads}
     settings |= dict(given.settings)
     request = Request(dataset=given.dataset, method=method, seed=given.seed, settings=settings)
     folder = given.out / f"{given.dataset}-{method}-{rounds}-{epochs}-seed{given.seed}"
-    run(request, folder, resume=True, display=Watch(Console()))
+    execute(request, folder, resume=True, display=ConsoleDisplay(Console()))
     summary = summarise(folder)
     assert summary is not None
     return summary
@@ -59,7 +60,7 @@ def main() -> None:
     asks.add_argument("--threads", type=int, default=0, help="0: as torch would")
     asks.add_argument("--seed", type=int, default=0)
     asks.add_argument("--out", type=Path, default=Path("runs/accuracy"), help="where the run folders are")
-    stage.add_settings(asks)
+    fast_forward.add_settings(asks)
     given = asks.parse_args()
     print(clock.machine())
     try:

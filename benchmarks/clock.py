@@ -20,7 +20,7 @@ def best(ways: Mapping[K, Callable[[], object]], *, rounds: int = 5, repeat: int
 
     A round runs every way once, one after the other, `repeat` calls at a time: what disturbs the machine for a while
     disturbs all of them alike. Each call counts by itself, so that a moment's rest is enough. A first round is not
-    counted: memory is found and odds are computed there.
+    counted: memory is found and sampling weights are computed there.
     """
     seconds = dict.fromkeys(ways, float("inf"))
     for number in range(rounds + 1):

@@ -1,9 +1,9 @@
-"""What grows with the number of tasks and of classes: step, replay, solver, checkpoint, memory.
+"""What grows with the number of tasks and of classes: step, replay, classifier, checkpoint, memory.
 
-    python benchmarks/growth.py [--threads N] [--tasks 1 … 50] [--classes 1 … 20] [--columns 10 … 1000] [--runs RUN …]
+    python benchmarks/growth.py [--threads N] [--tasks 1 … 50] [--classes 1 … 20] [--seen 10 … 1000] [--runs RUN …]
 
 Three tables a run: tasks of one class, up to the last of `--tasks`; first tasks that bring `--classes` classes at once;
-and the solver alone, with `--columns` classes. Times of a table are taken in turn. Peak memory is the
+and the classifier alone, when it has seen `--seen` classes. Times of a table are taken in turn. Peak memory is the
 largest resident set of a process of its own that brings a learner to the task and computes one of everything.
 """
 
@@ -18,12 +18,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import clock
-import stage
+import fast_forward
 from engram.experiment import checkpoint
 from engram.experiment.machine import peak_bytes
 from engram.memory.ledger import ledger
-from engram.methods.dgm import DGM
-from step import PART, imprint_of, our_step, replay_part, solver_part, weighted
+from engram.methods.dgm.learner import DGM
+from fast_forward import RecordedRun
+from step import PART, classifier_part, our_step, replay_part, trainer_of, weighted
 
 
 def saved(learner: DGM) -> int:
@@ -33,49 +34,49 @@ def saved(learner: DGM) -> int:
         return sum(file.stat().st_size for file in Path(folder).iterdir())
 
 
-def peak_of(past: stage.Past, task: int, given: argparse.Namespace) -> int:
+def peak_of(recorded: RecordedRun, task: int, given: argparse.Namespace) -> int:
     """The largest resident set, in bytes, of a process of its own that goes through all that a task computes."""
-    command = [sys.executable, __file__, "--peak", str(task), "--runs", str(past.folder)]
+    command = [sys.executable, __file__, "--peak", str(task), "--runs", str(recorded.folder)]
     command += ["--threads", str(given.threads), "--set", *map("=".join, given.settings)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def go_through(past: stage.Past, task: int) -> int:
-    """One step of each kind, a fourth of a replay, four steps of the solver, retention, a checkpoint; the peak."""
-    learner = stage.learner_at(past, task)
+def go_through(recorded: RecordedRun, task: int) -> int:
+    """One step of each kind, a fourth of a replay, four steps of the classifier, retention, a checkpoint; the peak."""
+    learner = fast_forward.learner_at(recorded, task)
     for fixed in (False, True):
-        our_step(learner, imprint_of(learner, past, fixed=fixed))()
-    stage.advance(learner, past, 1, batch=256)
-    replay_part(learner, judged=True)()
-    solver_part(learner)()
+        our_step(learner, trainer_of(learner, recorded, fixed=fixed))()
+    fast_forward.advance(learner, recorded, 1, batch=256)
+    replay_part(learner, filtered=True)()
+    classifier_part(learner)()
     learner.retention()
     saved(learner)
     return peak_bytes() or 0
 
 
-def by_tasks(past: stage.Past, given: argparse.Namespace) -> None:
+def by_tasks(recorded: RecordedRun, given: argparse.Namespace) -> None:
     """At the beginning of each task: its step; of what lies behind it: replay, checkpoint, bytes."""
-    learner = stage.new_learner(past)
+    learner = fast_forward.new_learner(recorded)
     ways: dict[tuple[int, str], Callable[[], object]] = {}
     facts: dict[int, tuple[int, dict[str, int], int, int]] = {}
-    imprints = {}
+    trainers = {}
     for task in sorted(given.tasks):
-        stage.advance(learner, past, task - 1 - len(learner.engrams))
+        fast_forward.advance(learner, recorded, task - 1 - len(learner.engrams))
         now = copy.deepcopy(learner)
-        imprints[task] = imprint_of(now, past, fixed=False)
-        own = {"learned": our_step(now, imprints[task]), "fixed": our_step(now, imprint_of(now, past, fixed=True))}
-        after = stage.advance(now, past, 1)  # `own` has copies of the network
-        own |= {"replay": replay_part(after, judged=True), "retention": after.retention}
+        trainers[task] = trainer_of(now, recorded, fixed=False)
+        own = {"learned": our_step(now, trainers[task]), "fixed": our_step(now, trainer_of(now, recorded, fixed=True))}
+        after = fast_forward.advance(now, recorded, 1)  # `own` has copies of the network
+        own |= {"replay": replay_part(after, filtered=True), "retention": after.retention}
         ways |= {(task, name): way for name, way in own.items()}
         weights = sum(layer.weight.numel() for layer in after.net.plastic)
-        facts[task] = weights, ledger(after.net, after.engrams), saved(after), peak_of(past, task, given)
+        facts[task] = weights, ledger(after.net, after.engrams), saved(after), peak_of(recorded, task, given)
     seconds = clock.best(ways, rounds=given.rounds)
     print(
         "task  step ms  over first  replay s/epoch  retention s  weights  memory MB  masks MB  checkpoint MB  peak MB"
     )
     first = None
     for task, (weights, book, size, peak) in facts.items():
-        step = weighted(seconds[task, "learned"], seconds[task, "fixed"], imprints[task])
+        step = weighted(seconds[task, "learned"], seconds[task, "fixed"], trainers[task])
         first = first or step
         cells = [
             f"{task:4}  {1e3 * step:7.1f}  {step / first:10.2f}  {PART * seconds[task, 'replay']:14.2f}",
@@ -85,58 +86,58 @@ def by_tasks(past: stage.Past, given: argparse.Namespace) -> None:
         print("  ".join(cells))
 
 
-def by_classes(past: stage.Past, classes: Sequence[int], rounds: int) -> None:
+def by_classes(recorded: RecordedRun, classes: Sequence[int], rounds: int) -> None:
     """A first task of several classes. A task has as many steps as classes times those of one."""
     ways: dict[tuple[int, str], Callable[[], object]] = {}
-    imprints, books = {}, {}
+    trainers, books = {}, {}
     for count in classes:
-        learner = stage.new_learner(past)
+        learner = fast_forward.new_learner(recorded)
         for name, fixed in (("learned", False), ("fixed", True)):
-            imprints[count] = imprint_of(learner, past, fixed=fixed, classes=count)
-            ways[count, name] = our_step(learner, imprints[count], classes=count)
-        books[count] = ledger(learner.net, stage.advance(learner, past, 1, classes=count).engrams)
+            trainers[count] = trainer_of(learner, recorded, fixed=fixed, classes=count)
+            ways[count, name] = our_step(learner, trainers[count], classes=count)
+        books[count] = ledger(learner.net, fast_forward.advance(learner, recorded, 1, classes=count).engrams)
     seconds = clock.best(ways, rounds=rounds)
     print("classes in one task  step ms  heads and norms, bytes a class")
     for count in classes:
-        step = weighted(seconds[count, "learned"], seconds[count, "fixed"], imprints[count])
+        step = weighted(seconds[count, "learned"], seconds[count, "fixed"], trainers[count])
         own = books[count]["heads"] + books[count]["normalisation"]
         print(f"{count:19}  {1e3 * step:7.1f}  {own / count:30.0f}")
 
 
-def by_columns(past: stage.Past, columns: Sequence[int], rounds: int) -> None:
-    """The solver's step, and the bytes of its growing head."""
+def by_seen(recorded: RecordedRun, seen: Sequence[int], rounds: int) -> None:
+    """The classifier's step, and the bytes of its growing head."""
     ways: dict[int, Callable[[], object]] = {}
     heads = {}
-    for count in columns:
-        learner = stage.new_learner(past)
-        learner.rehearsal.begin(count, task=0, begins=0.0)
-        ways[count] = solver_part(learner)
-        heads[count] = sum(4 * p.numel() for p in learner.rehearsal.solver.net[1].parameters())
+    for count in seen:
+        learner = fast_forward.new_learner(recorded)
+        learner.classifier_phase.begin(count, task=0, begins=0.0)
+        ways[count] = classifier_part(learner)
+        heads[count] = sum(4 * p.numel() for p in learner.classifier_phase.classifier.net[1].parameters())
     seconds = clock.best(ways, rounds=rounds)
-    print("classes of the solver  step ms  head MB")
-    for count in columns:
-        print(f"{count:21}  {1e3 * seconds[count] / PART:7.1f}  {heads[count] / 1e6:7.2f}")
+    print("classes of the classifier  step ms  head MB")
+    for count in seen:
+        print(f"{count:25}  {1e3 * seconds[count] / PART:7.1f}  {heads[count] / 1e6:7.2f}")
 
 
 def main() -> None:
-    asks = stage.parser(__doc__)
+    asks = fast_forward.parser(__doc__)
     asks.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 5, 10, 20, 50])
     asks.add_argument("--classes", type=int, nargs="+", default=[1, 2, 5, 10, 20])
-    asks.add_argument("--columns", type=int, nargs="+", default=[10, 100, 1000])
+    asks.add_argument("--seen", type=int, nargs="+", default=[10, 100, 1000])
     asks.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     given = asks.parse_args()
-    settings = stage.settings_of(given)
+    settings = fast_forward.settings_of(given)
     if given.peak:
-        print(go_through(stage.past_of(given.runs[0], settings), given.peak))
+        print(go_through(fast_forward.read_run(given.runs[0], settings), given.peak))
         return
     print(clock.machine())
     for folder in given.runs:
-        past = stage.past_of(folder, settings)
-        known = len(past.shares)
-        print(f"\n{past.name}: masks as dense as recorded up to task {known}, then as in its last {stage.LAST}")
-        by_tasks(past, given)
-        by_classes(past, given.classes, given.rounds)
-        by_columns(past, given.columns, given.rounds)
+        recorded = fast_forward.read_run(folder, settings)
+        known, last = len(recorded.shares), fast_forward.LAST
+        print(f"\n{recorded.name}: masks as dense as recorded up to task {known}, then as in its last {last}")
+        by_tasks(recorded, given)
+        by_classes(recorded, given.classes, given.rounds)
+        by_seen(recorded, given.seen, given.rounds)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from engram.memory.generative import Engram
-from engram.methods.adversarial import Critic
-from engram.methods.dgm import DGM
-from engram.methods.imprint import Imprint
-from engram.plastic.masks import Variant
+from engram.gan.step import BETA2
+from engram.masking.masks import Variant
+from engram.memory.engram import Engram
+from engram.methods.dgm.learner import DGM
+from engram.methods.dgm.train_task import TaskTrainer
+from engram.nets.critic import Critic
 
 EPSILON = 1e-5
 
@@ -67,7 +68,7 @@ class PlainGenerator(nn.Module):
 
 
 @dataclass(frozen=True)
-class PlainPast:
+class PlainClass:
     """An earlier class: its binary masks as numbers, its norms, its head."""
 
     variant: Variant
@@ -78,26 +79,26 @@ class PlainPast:
     bias: Tensor
 
     @classmethod
-    def of(cls, engram: Engram, weights: Sequence[Tensor], *, today: bool, column: int = 0) -> PlainPast:
-        """`today`: filled up with zeros to the network's present size; else the size of its own time."""
-        own = [engram.inputs, *engram.units]
+    def of(cls, engram: Engram, weights: Sequence[Tensor], *, today: bool, number: int = 0) -> PlainClass:
+        """A class by its number within its task. `today`: filled up with zeros to the network's present size."""
+        own = [engram.latent_dim, *engram.units]
         units = [w.shape[1] for w in weights] if today else list(engram.units)
-        ends = [engram.inputs, *units]
+        ends = [engram.latent_dim, *units]
         masks = []
-        for number, mask in enumerate(engram.binary_masks()):
-            full = torch.zeros(ends[number], ends[number + 1], 4, 4) if mask.dim() > 1 else torch.zeros(units[number])
-            (full[: own[number], : own[number + 1]] if mask.dim() > 1 else full[: own[number + 1]]).copy_(mask)
+        for n, mask in enumerate(engram.binary_masks()):
+            full = torch.zeros(ends[n], ends[n + 1], 4, 4) if mask.dim() > 1 else torch.zeros(units[n])
+            (full[: own[n], : own[n + 1]] if mask.dim() > 1 else full[: own[n + 1]]).copy_(mask)
             masks.append(full)
         last = torch.zeros(units[-1], *engram.head.shape[1:])
         last[: engram.units[-1]] = engram.head
         scales, shifts = (
-            [F.pad(part[column], (0, n - len(part[column]))) for part, n in zip(parts, units, strict=True)]
+            [F.pad(part[number], (0, n - len(part[number]))) for part, n in zip(parts, units, strict=True)]
             for parts in (engram.scales, engram.shifts)
         )
         return cls(engram.variant, masks, scales, shifts, last, engram.bias)
 
     def __call__(self, weights: Sequence[Tensor], z: Tensor) -> Tensor:
-        """(B, noise) -> images: all units, closed ones times 0."""
+        """(B, latent_dim) -> images: all units, closed ones times 0."""
         x = z[:, :, None, None]
         for number, (weight, m) in enumerate(zip(weights, self.masks, strict=True)):
             w = weight[: x.shape[1], : len(self.scales[number])]
@@ -133,31 +134,31 @@ class PlainCritic(nn.Module):
 def penalty(critic: PlainCritic, real: Tensor, fake: Tensor, u: Tensor) -> Tensor:
     """(||grad D(x_hat)|| - 1)^2, by autograd, so that it can be differentiated once more."""
     x = (u[:, None, None, None] * real + (1 - u[:, None, None, None]) * fake).requires_grad_()
-    (slope,) = torch.autograd.grad(critic(x)[0].sum(), x, create_graph=True)
-    norms: Tensor = torch.linalg.vector_norm(slope.flatten(1), dim=1)
+    (input_gradient,) = torch.autograd.grad(critic(x)[0].sum(), x, create_graph=True)
+    norms: Tensor = torch.linalg.vector_norm(input_gradient.flatten(1), dim=1)
     return ((norms - 1) ** 2).mean()
 
 
 class PlainLoop:
-    """One task's training, beginning with the very weights that an `Imprint` begins with."""
+    """One task's training, beginning with the very weights that a `TaskTrainer` begins with."""
 
-    def __init__(self, learner: DGM, imprint: Imprint) -> None:
-        net, private, settings = learner.net, imprint.net.private, learner.settings
-        assert private is not None
+    def __init__(self, learner: DGM, trainer: TaskTrainer) -> None:
+        net, task_params, settings = learner.net, trainer.net.task_params, learner.settings
+        assert task_params is not None
         weights = [plastic.weight for plastic in net.plastic]
-        self.settings, self.pressure = settings, imprint.pressure
-        self.generator = PlainGenerator(weights, private.head, private.bias, net.variant)
-        self.past = [
-            PlainPast.of(engram, weights, today=True, column=column)
+        self.settings, self.pressure = settings, trainer.pressure
+        self.generator = PlainGenerator(weights, task_params.head, task_params.bias, net.variant)
+        self.earlier = [
+            PlainClass.of(engram, weights, today=True, number=number)
             for engram in learner.engrams
-            for column in range(len(engram.columns))
+            for number in range(len(engram.class_indices))
         ]
-        self.critic = PlainCritic(imprint.critic, len(self.past) + 1)
+        self.critic = PlainCritic(trainer.critic, len(self.earlier) + 1)
         self.reserved = [plastic.reserved.float() for plastic in net.plastic]
         self.gates = [1 - r if net.variant == "weights" else self._unit_gate(n) for n, r in enumerate(self.reserved)]
-        betas = (settings.beta1, settings.beta2)
-        self.of_critic = torch.optim.Adam(self.critic.parameters(), settings.learning_rate, betas)
-        self.of_generator = torch.optim.Adam(self.generator.parameters(), settings.learning_rate, betas)
+        rate, betas = settings.gan.learning_rate, (settings.gan.beta1, BETA2)
+        self.of_critic = torch.optim.Adam(self.critic.parameters(), rate, betas)
+        self.of_generator = torch.optim.Adam(self.generator.parameters(), rate, betas)
 
     def _unit_gate(self, number: int) -> Tensor:
         """A weight is closed when both its ends are reserved; the noise is."""
@@ -169,9 +170,9 @@ class PlainLoop:
         """Cross-entropy over the class batches: the newest class is real, the others are drawn anew."""
         weights = [w.detach() for w in self.generator.weights]
         batches = [real]
-        for past in self.past:
+        for earlier in self.earlier:
             with torch.no_grad():
-                batches.insert(-1, past(weights, torch.randn(len(real), self.settings.noise)))
+                batches.insert(-1, earlier(weights, torch.randn(len(real), self.settings.generator.latent_dim)))
         terms = [F.cross_entropy(self.critic(x)[1], torch.full((len(x),), c)) for c, x in enumerate(batches)]
         return torch.stack(terms).mean()
 
@@ -180,7 +181,7 @@ class PlainLoop:
         return torch.as_tensor(taken) / sum((1 - r).sum() for r in self.reserved)
 
     def step(self, real: Tensor, z: Tensor, u: Tensor, *, s: float, s_max_i: float) -> dict[str, Tensor]:
-        """real (B, C, 32, 32) in [-1, 1], z (B, noise), u (B,)."""
+        """real (B, C, 32, 32) in [-1, 1], z (B, latent_dim), u (B,)."""
         masks = self.generator.masks(s)
         fake = self.generator(z, masks)
 
@@ -188,7 +189,7 @@ class PlainLoop:
         losses["critic"] = self.critic(fake.detach())[0].mean() - self.critic(real)[0].mean()
         losses["penalty"] = penalty(self.critic, real, fake.detach(), u)
         self.of_critic.zero_grad()
-        loss = losses["class"] + losses["critic"] + self.settings.lambda_gp * losses["penalty"]
+        loss = losses["class"] + losses["critic"] + self.settings.critic.lambda_gp * losses["penalty"]
         torch.autograd.backward(loss)
         self.of_critic.step()
 

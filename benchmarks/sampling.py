@@ -18,19 +18,19 @@ import torch
 from torch import Tensor
 
 import clock
-import stage
-from engram.memory.generative import shared_weights
-from engram.methods.dgm import DGM
-from reference import PlainPast
+import fast_forward
+from engram.memory.engram import shared_weights
+from engram.methods.dgm.learner import DGM
+from reference import PlainClass
 
 
-def ways_of(learner: DGM, column: int, count: int) -> dict[str, Callable[[], Tensor]]:
+def ways_of(learner: DGM, class_index: int, count: int) -> dict[str, Callable[[], Tensor]]:
     """Three ways to draw a class; one class a task."""
-    engram, weights = learner.engrams[column], shared_weights(learner.net)
-    z = torch.randn(count, engram.inputs, generator=torch.Generator().manual_seed(column))
-    then, now = (PlainPast.of(engram, weights, today=today) for today in (False, True))
+    engram, weights = learner.engrams[class_index], shared_weights(learner.net)
+    z = torch.randn(count, engram.latent_dim, generator=torch.Generator().manual_seed(class_index))
+    then, now = (PlainClass.of(engram, weights, today=today) for today in (False, True))
     return {
-        "compact": partial(learner.nets[column], z),
+        "compact": partial(learner.nets[class_index], z),
         "then": partial(then, weights, z),
         "now": partial(now, weights, z),
     }
@@ -54,29 +54,29 @@ def spread(learner: DGM, count: int) -> dict[str, Callable[[], object]]:
 
 @torch.inference_mode()
 def main() -> None:
-    asks = stage.parser(__doc__)
+    asks = fast_forward.parser(__doc__)
     asks.add_argument("--tasks", type=int, default=10, help="tasks learned")
     asks.add_argument("--images", type=int, default=256, help="a batch")
     given = asks.parse_args()
-    settings = stage.settings_of(given)
+    settings = fast_forward.settings_of(given)
     print(clock.machine())
     for folder in given.runs:
-        past = stage.past_of(folder, settings)
-        learner = stage.learner_at(past, given.tasks + 1)
-        print(f"\n{past.name}: after {given.tasks} tasks; {stage.sizes(past, learner)}")
-        every = {column: ways_of(learner, column, given.images) for column in range(given.tasks)}
-        flat = {(column, name): way for column, ways in every.items() for name, way in ways.items()}
+        recorded = fast_forward.read_run(folder, settings)
+        learner = fast_forward.learner_at(recorded, given.tasks + 1)
+        print(f"\n{recorded.name}: after {given.tasks} tasks; {fast_forward.sizes(recorded, learner)}")
+        every = {index: ways_of(learner, index, given.images) for index in range(given.tasks)}
+        flat = {(index, name): way for index, ways in every.items() for name, way in ways.items()}
         seconds = clock.best(flat, rounds=given.rounds)
         print(f"{given.images} images, ms")
         print("class  compact  dense then  ratio  dense now  ratio  images/s  largest difference")
-        for column, ways in every.items():
-            compact, then, now = (seconds[column, name] for name in ("compact", "then", "now"))
+        for index, ways in every.items():
+            compact, then, now = (seconds[index, name] for name in ("compact", "then", "now"))
             print(
-                f"{column + 1:5}  {1e3 * compact:7.1f}  {1e3 * then:10.1f}  {then / compact:5.2f}  {1e3 * now:9.1f}  "
+                f"{index + 1:5}  {1e3 * compact:7.1f}  {1e3 * then:10.1f}  {then / compact:5.2f}  {1e3 * now:9.1f}  "
                 f"{now / compact:5.2f}  {given.images / compact:8.0f}  {difference(ways):.1e}"
             )
         for name in ("then", "now"):
-            dense, compact = (sum(seconds[c, way] for c in every) for way in (name, "compact"))
+            dense, compact = (sum(seconds[index, way] for index in every) for way in (name, "compact"))
             print(f"all classes: dense {name} over compact {dense / compact:.2f}")
         count = given.images * given.tasks
         drawn = clock.best(spread(learner, count), rounds=given.rounds)

@@ -1,16 +1,18 @@
-"""What many classes and many images would cost: recorded growth continued by the method's own rule. `docs/scale.md`.
+"""What many classes and many images would cost: recorded growth continued by the method's own rule (docs/scale.md).
 
     python benchmarks/scale.py [--classes 10 100 1000] [--per-task 1 10] [--images 1e8] [--price 0.05] [--runs RUN …]
                                [--step-ms A --step-ms-per-million B --replay-ms C]
 
-Sizes: every task opens shares of the free and of the reserved mask entries, recorded up to the run's last task and then
+Sizes: every task opens a share of the free mask entries and a share of the reserved ones. Up to the run's last task the
+shares are the recorded ones; after it they are
 
-    held     the mean of its last three, for ever
-    falling  the share of free entries goes on falling by the power of the task's number that fits the record
+    held     at the mean of the last three, for ever
+    falling  the share of free entries goes on falling, by the power of the task's number that fits the record
 
-and every layer grows by `plan_growth`, as in a run. Times: GAN steps x (A + B x million products an image of the
-generator) + replayed images x (C + their drawing), with A, B and C fitted to the timing records of one run, that which
-had the machine to itself, unless given.
+Every layer grows by `plan_growth`, as in a run.
+
+Times: GAN steps x (A + B x million products an image of the generator) + replayed images x (C + their drawing). A, B
+and C are given, or fitted to the timing records of one run that had the machine to itself.
 """
 
 from __future__ import annotations
@@ -23,22 +25,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import stage
-from engram.plastic.growth import LayerSize
-from engram.plastic.masks import Variant
-from engram.plastic.wiring import WIRINGS, plan_growth
+import fast_forward
+from engram.masking.growth import LayerSize
+from engram.masking.masks import Variant
+from engram.nets.growth import plan_growth
+from fast_forward import RecordedRun
 
 Law = Literal["held", "falling"]
 LAWS: tuple[Law, ...] = ("held", "falling")
-RECORDED = ("mnist-dgmw-seed0", "mnist-dgma-seed0", "svhn-dgma-seed0")
-RUNS = [stage.ROOT / "results" / "dgm" / name for name in RECORDED]
-TIMED = stage.ROOT / "results" / "dgm" / "earlier" / "mnist-dgmw-seed2-momentum"
+RESULTS = fast_forward.ROOT / "results"
+RUNS = [*fast_forward.RUNS, RESULTS / "svhn" / "dgma" / "10000-digits" / "seed0"]
+TIMED = RESULTS / "archive" / "mnist" / "dgmw" / "momentum" / "seed2"
 """Had both cores to itself; its steps were slower than today's."""
 SIDES = (1, 4, 8, 16)
 """Of what each layer, and then the head, reads: a transposed convolution has as many products a weight and image."""
 AREA = 16
 FEATURES = 2048
-"""Of the solver's trunk; its head has as many weights a class."""
+"""Of the classifier's trunk; its head has as many weights a class."""
 
 
 @dataclass(frozen=True)
@@ -63,38 +66,37 @@ class Point:
         return 4 * self.weights + self.masks + self.heads + self.norms
 
 
-def simulate(past: stage.Past, tasks: int, *, per_task: int = 1, law: Law = "held") -> list[Point]:
+def simulate(recorded: RecordedRun, tasks: int, *, per_task: int = 1, law: Law = "held") -> list[Point]:
     """Task by task, in numbers alone. The first ones are the run's own, to the byte, where `per_task` is its own."""
-    settings, channels = past.config.method_settings, past.channels
-    wiring = WIRINGS["dcgan"]
-    variant: Variant = "weights" if past.config.method == "dgmw" else "units"
-    units = [multiple * settings.width for multiple in wiring.multiples]
-    inputs = [settings.noise, *units[:-1]]
+    own, graph, channels = recorded.settings.generator, recorded.graph, recorded.shape[0]
+    variant: Variant = "weights" if recorded.config.method == "dgmw" else "units"
+    units = [multiple * own.width for multiple in graph.multiples]
+    inputs = [own.latent_dim, *units[:-1]]
     sizes = [_size(a, b, variant) for a, b in zip(inputs, units, strict=True)]
-    power, points = exponent(past), []
+    power, points = exponent(recorded), []
     masks = heads = norms = nets = 0
     for task in range(tasks):
         opened, reserved = [], []
         for number, layer in enumerate(sizes):
             free = _entries(layer, variant) - layer.reserved
-            falls = law == "falling" and task >= len(past.shares)
-            fade = (task / (len(past.shares) - stage.LAST / 2)) ** -power if falls else 1.0
-            new, again = past.taken(task, number, free=free, reserved=layer.reserved, fade=fade)
+            falls = law == "falling" and task >= len(recorded.shares)
+            fade = (task / (len(recorded.shares) - fast_forward.LAST / 2)) ** -power if falls else 1.0
+            new, again = recorded.taken(task, number, free=free, reserved=layer.reserved, fade=fade)
             opened.append(new + again)
             reserved.append(layer.reserved + new)
         units = [layer.units for layer in sizes]
         # DGMa leaves closed units out. Nearly every unit of DGMw has an open weight, unless a task may keep some alone
-        voices = past.kept(task, units) if variant == "weights" else opened
+        active = recorded.kept(task, units) if variant == "weights" else opened
         masks += sum(math.ceil(_entries(layer, variant) / 8) for layer in sizes)
         heads += 4 * channels * (units[-1] * AREA + 1)
         norms += 8 * per_task * sum(units)
-        nets += per_task * 4 * (_weights(settings.noise, voices) + sum(voices) + channels * voices[-1] * AREA)
-        full, some = (_products(settings.noise, ends, channels) for ends in (units, voices))
+        nets += per_task * 4 * (_weights(own.latent_dim, active) + sum(active) + channels * active[-1] * AREA)
+        full, some = (_products(own.latent_dim, ends, channels) for ends in (units, active))
         sizes = [
             LayerSize(layer.inputs, layer.units, AREA, taken, layer.start_free)
             for layer, taken in zip(sizes, reserved, strict=True)
         ]
-        plan = plan_growth(wiring, sizes, variant)
+        plan = plan_growth(graph, sizes, variant)
         sizes = [
             LayerSize(growth.inputs_after, growth.units_after, AREA, layer.reserved, layer.start_free)
             for layer, growth in zip(sizes, plan, strict=True)
@@ -112,18 +114,18 @@ def _entries(layer: LayerSize, variant: Variant) -> int:
     return layer.inputs * layer.units * AREA if variant == "weights" else layer.units
 
 
-def _weights(noise: int, units: Sequence[int]) -> int:
-    return sum(a * b * AREA for a, b in zip([noise, *units[:-1]], units, strict=True))
+def _weights(latent_dim: int, units: Sequence[int]) -> int:
+    return sum(a * b * AREA for a, b in zip([latent_dim, *units[:-1]], units, strict=True))
 
 
-def _products(noise: int, units: Sequence[int], channels: int) -> float:
-    ends = [noise, *units, channels]
+def _products(latent_dim: int, units: Sequence[int], channels: int) -> float:
+    ends = [latent_dim, *units, channels]
     return sum(a * b * AREA * side**2 for a, b, side in zip(ends[:-1], ends[1:], SIDES, strict=True)) / 1e6
 
 
-def exponent(past: stage.Past) -> float:
+def exponent(recorded: RecordedRun) -> float:
     """p of share ~ task^-p: the mean over layers of what the recorded tasks from the second on took of the free."""
-    means = [statistics.fmean(share.free for share in shares) for shares in past.shares]
+    means = [statistics.fmean(share.free for share in shares) for shares in recorded.shares]
     places = [math.log(number + 1) for number in range(1, len(means))]
     slope, _ = statistics.linear_regression(places, [math.log(max(mean, 1e-3)) for mean in means[1:]])
     return max(0.0, -slope)
@@ -138,24 +140,23 @@ class Speed:
     step_per_million: float
     """For each million products an image."""
     replay: float
-    """Of one replayed image: drawn, judged, learned; the consolidation spread over all."""
+    """Of one replayed image: drawn, filtered, learned; the consolidation spread over all."""
     products: float
     """The drawing networks' mean size when `replay` was measured."""
     threads: int
 
 
-def speed_of(past: stage.Past) -> Speed:
+def speed_of(recorded: RecordedRun) -> Speed:
     """Fitted to the run's timing records."""
-    records = [json.loads(line) for line in (past.folder / "records.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (recorded.folder / "records.jsonl").read_text().splitlines()]
     timing = [record for record in records if record["kind"] == "timing"]
-    settings, training = past.config.method_settings, past.config.training
-    points = simulate(past, len(timing))
-    steps = [statistics.median(record["step_seconds"][: settings.epochs]) for record in timing]
-    slope, first = statistics.linear_regression([computed(past, point) for point in points], steps)
-    mean = [statistics.fmean(record["step_seconds"][: settings.epochs]) for record in timing]
-    drawn = training.epochs * settings.replay
-    rest = [r["seconds"] - settings.epochs * settings.steps * m for r, m in zip(timing[1:], mean[1:], strict=True)]
-    environment = json.loads((past.folder / "environment.json").read_text())
+    gan, points = recorded.settings.gan, simulate(recorded, len(timing))
+    steps = [statistics.median(record["step_seconds"][: gan.epochs]) for record in timing]
+    slope, first = statistics.linear_regression([computed(recorded, point) for point in points], steps)
+    mean = [statistics.fmean(record["step_seconds"][: gan.epochs]) for record in timing]
+    drawn = recorded.config.classifier.epochs * recorded.settings.replay.images
+    rest = [r["seconds"] - gan.epochs * gan.steps * m for r, m in zip(timing[1:], mean[1:], strict=True)]
+    environment = json.loads((recorded.folder / "environment.json").read_text())
     return Speed(
         step=1e3 * first,
         step_per_million=1e3 * max(slope, 0.0),
@@ -165,10 +166,10 @@ def speed_of(past: stage.Past) -> Speed:
     )
 
 
-def computed(past: stage.Past, point: Point) -> float:
+def computed(recorded: RecordedRun, point: Point) -> float:
     """Millions of products an image in a mean step: all while masks are learned, then what they leave."""
-    share = past.config.method_settings.masking
-    return float(share * point.products + (1 - share) * point.opened)
+    share = recorded.settings.masks.fraction
+    return share * point.products + (1 - share) * point.opened
 
 
 @dataclass(frozen=True)
@@ -182,26 +183,26 @@ class Cost:
     """As many of every class as at the tenth task of one class."""
 
 
-def cost(past: stage.Past, points: Sequence[Point], speed: Speed, *, per_task: int) -> Cost:
+def cost(recorded: RecordedRun, points: Sequence[Point], speed: Speed, *, per_task: int) -> Cost:
     """Step x steps + replay, over all tasks."""
-    settings, training = past.config.method_settings, past.config.training
-    steps = settings.epochs * settings.steps * per_task
+    gan, replayed = recorded.settings.gan, recorded.settings.replay
+    steps, images = gan.epochs * gan.steps * per_task, recorded.config.classifier.epochs * replayed.images
     # a step computes its batch forward and twice as much backward; drawing is forward alone, and keeps a part of it
-    drawing = speed.step_per_million / (3 * settings.batch_size) / settings.keep
-    gan = replay = even = drawn = 0.0
+    drawing = speed.step_per_million / (3 * gan.batch_size) / replayed.keep_fraction
+    gan_ms = replay_ms = even_ms = drawn = 0.0
     for point in points:
         drawn += point.opened
-        image = speed.replay + drawing * max(0.0, drawn / point.task - speed.products)
-        gan += steps * (speed.step + speed.step_per_million * computed(past, point))
-        replay += training.epochs * settings.replay * image
-        even += training.epochs * settings.replay / 10 * point.task * per_task * image
-    return Cost(*(total / 3.6e6 for total in (gan, replay, even)))
+        each = speed.replay + drawing * max(0.0, drawn / point.task - speed.products)
+        gan_ms += steps * (speed.step + speed.step_per_million * computed(recorded, point))
+        replay_ms += images * each
+        even_ms += images / 10 * point.task * per_task * each
+    return Cost(*(total / 3.6e6 for total in (gan_ms, replay_ms, even_ms)))
 
 
-def breaks(past: stage.Past, room: float, *, per_task: int, law: Law) -> int | None:
+def breaks(recorded: RecordedRun, limit: float, *, per_task: int, law: Law) -> int | None:
     """How many classes there are when the compact networks outgrow so many bytes; None for none of the first 5,000."""
-    points = simulate(past, 5000 // per_task, per_task=per_task, law=law)
-    return next((point.task * per_task for point in points if point.nets > room), None)
+    points = simulate(recorded, 5000 // per_task, per_task=per_task, law=law)
+    return next((point.task * per_task for point in points if point.nets > limit), None)
 
 
 def images_table(images: float, channels: int, per_class: float) -> list[str]:
@@ -211,12 +212,12 @@ def images_table(images: float, channels: int, per_class: float) -> list[str]:
         f"{images:.0e} images of 32x32x{channels}: {pixels / 1e9:,.0f} GB as uint8, twice that while cut up by task;",
         f"fingerprints {images * 57 / 1e9:.1f} GB, labels {images * 8 / 1e9:.1f} GB;",
         f"{per_class:,.0f} a class: one pass in batches of 16 is {per_class / 16:,.0f} steps;",
-        f"odds of rare images need {per_class * channels * 4096 / 1e9:.2f} GB of floats a class, for a moment twice.",
+        f"sampling weights take {per_class * channels * 4096 / 1e9:.2f} GB of floats a class, for a moment twice that.",
     ]
 
 
 def main() -> None:
-    asks = stage.parser(__doc__)
+    asks = fast_forward.parser(__doc__)
     asks.set_defaults(runs=RUNS)
     asks.add_argument("--classes", type=int, nargs="+", default=[10, 100, 1000])
     asks.add_argument("--per-task", type=int, nargs="+", default=[1, 10], help="classes a task")
@@ -228,8 +229,8 @@ def main() -> None:
     asks.add_argument("--step-ms-per-million", type=float, help="B, of a million products an image")
     asks.add_argument("--replay-ms", type=float, help="C, of a replayed image")
     given = asks.parse_args()
-    settings = stage.settings_of(given)
-    timed = stage.past_of(given.timed)
+    settings = fast_forward.settings_of(given)
+    timed = fast_forward.read_run(given.timed)
     speed = speed_of(timed)
     if given.step_ms is not None:
         ours = given.step_ms, given.step_ms_per_million, given.replay_ms
@@ -240,29 +241,29 @@ def main() -> None:
         + (f": {timed.name}" if given.step_ms is None else "")
     )
     for folder in given.runs:
-        past = stage.past_of(folder, settings)
-        print(f"\n{past.name}: the share of free entries falls as task^-{exponent(past):.2f}")
+        recorded = fast_forward.read_run(folder, settings)
+        print(f"\n{recorded.name}: the share of free entries falls as task^-{exponent(recorded):.2f}")
         print("classes  a task  law      weights  disc MB  masks MB  KB/class  nets MB  step ms", end="  ")
         print("  GAN h  replay h    even h    price")
         for classes in given.classes:
             for per_task in given.per_task:
-                for law in LAWS if classes // per_task > len(past.shares) else LAWS[:1]:
-                    _row(past, speed, classes, per_task, law, given.price)
+                for law in LAWS if classes // per_task > len(recorded.shares) else LAWS[:1]:
+                    _row(recorded, speed, classes, per_task, law, given.price)
         texts = []
         for per_task in given.per_task:
             for law in LAWS:
-                full = breaks(past, given.ram * 1e9, per_task=per_task, law=law)
+                full = breaks(recorded, given.ram * 1e9, per_task=per_task, law=law)
                 texts.append(f"{per_task} a task, {law}: {full or 'beyond 5,000'}")
         print(f"the class whose compact network no longer fits into {given.ram:.0f} GB: {'; '.join(texts)}")
-        print("\n".join(images_table(given.images, past.channels, given.images / max(given.classes))))
-    print(f"\nhead of the solver: {4 * FEATURES / 1e3:.1f} KB a class, three times that with its optimiser")
+        print("\n".join(images_table(given.images, recorded.shape[0], given.images / max(given.classes))))
+    print(f"\nhead of the classifier: {4 * FEATURES / 1e3:.1f} KB a class, three times that with its optimiser")
     print(f"price: {given.price} a core-hour, GAN and even replay, all threads busy")
 
 
-def _row(past: stage.Past, speed: Speed, classes: int, per_task: int, law: Law, price: float) -> None:
-    points = simulate(past, classes // per_task, per_task=per_task, law=law)
-    last, hours = points[-1], cost(past, points, speed, per_task=per_task)
-    step = speed.step + speed.step_per_million * computed(past, last)
+def _row(recorded: RecordedRun, speed: Speed, classes: int, per_task: int, law: Law, price: float) -> None:
+    points = simulate(recorded, classes // per_task, per_task=per_task, law=law)
+    last, hours = points[-1], cost(recorded, points, speed, per_task=per_task)
+    step = speed.step + speed.step_per_million * computed(recorded, last)
     spent = price * speed.threads * (hours.gan + hours.replay_even)
     print(
         f"{classes:7}  {per_task:6}  {law:7}  {last.weights:7.1e}  {last.disc / 1e6:7.1f}  {last.masks / 1e6:8.1f}  "

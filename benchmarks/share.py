@@ -16,8 +16,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import clock
-import stage
-from step import PART, imprint_of, our_step, solver_part
+import fast_forward
+from step import PART, classifier_part, our_step, trainer_of
 
 SIDE = 2048
 
@@ -62,36 +62,37 @@ def operations(call: Callable[[], object]) -> int:
 
 
 def main() -> None:
-    asks = stage.parser(__doc__)
+    asks = fast_forward.parser(__doc__)
     asks.add_argument("--batches", type=int, nargs="+", default=[16, 64], help="images a step")
     asks.add_argument("--tasks", type=int, nargs="+", default=[1, 5, 10])
     asks.add_argument("--side", type=int, default=SIDE, help="of the matrices")
     given = asks.parse_args()
-    settings = stage.settings_of(given)
+    settings = fast_forward.settings_of(given)
     print(clock.machine())
     for folder in given.runs:
         ways: dict[str, Callable[[], object]] = {}
         work: dict[str, int] = {}
         for size in given.batches:
-            past = stage.past_of(folder, {**settings, "method.batch_size": size})
+            recorded = fast_forward.read_run(folder, {**settings, "gan.batch_size": size})
             for task in given.tasks:
-                learner = stage.learner_at(past, task)
+                learner = fast_forward.learner_at(recorded, task)
                 for name, fixed in (("learned", False), ("fixed", True)):
-                    step = our_step(learner, imprint_of(learner, past, fixed=fixed))
+                    step = our_step(learner, trainer_of(learner, recorded, fixed=fixed))
                     ways[f"GAN step, batch {size}, task {task}, masks {name}"] = step
-        past = stage.past_of(folder, settings)
-        ways[f"solver step, batch {past.config.training.batch_size}"] = solver_part(stage.learner_at(past, 11))
+        recorded = fast_forward.read_run(folder, settings)
+        classifier = f"classifier step, batch {recorded.config.classifier.batch_size}"
+        ways[classifier] = classifier_part(fast_forward.learner_at(recorded, 11))
         for name, way in ways.items():
-            way()  # what is computed once a task, such as the odds of rare images, is not of the step
+            way()  # what is computed once a task, such as the sampling weights of rare images, is not of the step
             work[name] = operations(way)
         product = f"matrix product {given.side}x{given.side}"
         ways[product], work[product] = clock.matmul(given.side), 2 * given.side**3
         seconds = clock.best(ways, rounds=given.rounds)
         peak = work[product] / seconds[product]
-        print(f"\n{past.name}")
+        print(f"\n{recorded.name}")
         print(f"{'':46}  GFLOP      ms  GFLOP/s  share %")
         for name, took in seconds.items():
-            calls = PART if name.startswith("solver") else 1
+            calls = PART if name == classifier else 1
             rate = work[name] / took
             cells = f"{work[name] / calls / 1e9:5.3f}  {1e3 * took / calls:6.1f}  {rate / 1e9:7.1f}"
             print(f"{name:46}  {cells}  {100 * rate / peak:7.1f}")

@@ -2,10 +2,10 @@
 
 import torch
 
-from engram import DGM, ClassStream, build, evaluate, load
+from engram import DGM, ClassStream, build, evaluate, load_dataset
 
-dataset = load("digits")
-learner = build("dgmw", dataset, settings={"method.steps": 5, "training.epochs": 1})  # just to see it work
+dataset = load_dataset("digits")
+learner = build("dgmw", dataset, settings={"gan.steps": 5, "classifier.epochs": 1})  # just to see it work
 for task in ClassStream(dataset, classes_per_task=2, order_seed=7):
     learner.learn(task)
     print(f"{len(task.seen)} classes: A = {evaluate(learner, dataset, task.seen).accuracy:.3f}")

@@ -8,6 +8,8 @@ import os
 import select
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +23,8 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )  # fmt: skip
+PHONE = 600
+"""Pixels of width below which a screen is a phone's."""
 PATIENCE = 120.0
 """Seconds for one answer: other programs may want the processor too."""
 
@@ -77,7 +81,7 @@ class Browser:
             width=width,
             height=height,
             deviceScaleFactor=scale,
-            mobile=width < 600,
+            mobile=width < PHONE,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -147,3 +151,18 @@ def browser(path: str, folder: Path) -> Iterator[Browser]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def shoot(page: Path, picture: Path, width: int, height: int) -> None:
+    """The first screen of a page, as a PNG file."""
+    path = find()
+    if path is None:
+        sys.exit("no Chromium is installed here: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as profile, browser(path, Path(profile)) as opened:
+        opened.resize(width, height, scale=2 if width < PHONE else 1)
+        opened.open(page.resolve().as_uri())
+        picture.write_bytes(opened.picture())
+
+
+if __name__ == "__main__":  # python tests/browser.py report/index.html docs/report.png 1280 800
+    shoot(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -1,4 +1,4 @@
-"""What torchrun starts in test_parallel.py: checks between the processes, then runs, one after the other."""
+"""What torchrun starts in test_distributed.py: checks between the processes, then runs, one after the other."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engram import parallel
-from engram.experiment.run import Interrupted, Request, Stop, run
-from engram.nets.norm import BatchNorm2d, batch_norm
+from engram import distributed
+from engram.experiment.run import Interrupted, Request, Stop, execute
+from engram.ops.batch_norm import BatchNorm2d, batch_norm
 from test_run import AfterBatches
 
 ROWS = 5
 
 
 def check_words(rank: int) -> None:
-    assert parallel.anybody(rank == 1)
-    assert not parallel.anybody(False)
-    assert parallel.same_everywhere("ab" * 32)
-    assert not parallel.same_everywhere(f"{rank:064x}")
-    mean = parallel.mean({"a": parallel.own(torch.arange(float(ROWS))).mean()}, rows=ROWS)
+    assert distributed.anybody(rank == 1)
+    assert not distributed.anybody(False)
+    assert distributed.same_everywhere("ab" * 32)
+    assert not distributed.same_everywhere(f"{rank:064x}")
+    mean = distributed.mean({"a": distributed.own(torch.arange(float(ROWS))).mean()}, rows=ROWS)
     assert mean["a"].item() == 2.0
 
 
@@ -37,30 +37,32 @@ def check_normalisation() -> None:
 
     def gradients(whole: bool) -> tuple[Tensor, Tensor]:
         slope, weight, bias = leaves = [term.clone().requires_grad_() for term in terms]
-        x = (z if whole else parallel.own(z)) * slope[:, None, None] + 3
+        x = (z if whole else distributed.own(z)) * slope[:, None, None] + 3
         if whole:
             y = torchs(F.batch_norm(x, None, None, weight, bias, training=True, eps=1e-5).square())
             torch.autograd.backward((y - aim).square().mean())
         else:
             y = ours(batch_norm(x, weight, bias, eps=1e-5).square())
-            parallel.backward((y - parallel.own(aim)).square().mean(), leaves, rows=ROWS)
+            distributed.backward((y - distributed.own(aim)).square().mean(), leaves, rows=ROWS)
         return y, torch.stack([leaf.grad for leaf in leaves if leaf.grad is not None])
 
     (expected, known), (y, found) = gradients(True), gradients(False)
-    torch.testing.assert_close(y, parallel.own(expected))
+    torch.testing.assert_close(y, distributed.own(expected))
     torch.testing.assert_close(found, known)
     torch.testing.assert_close(dict(ours.state_dict()), dict(torchs.state_dict()))
 
 
 def main() -> None:
-    with parallel.joined(torch.device("cpu"), 60) as world:
+    with distributed.joined(torch.device("cpu"), 60) as world:
         check_words(world.rank)
         check_normalisation()
         for job in json.loads(Path(sys.argv[1]).read_text()):
             stop = Stop()
             display = AfterBatches(stop, job["stop_after"] or 10**9)
             with contextlib.suppress(Interrupted):
-                run(Request(**job["request"]), Path(job["folder"]), resume=job["resume"], stop=stop, display=display)
+                execute(
+                    Request(**job["request"]), Path(job["folder"]), resume=job["resume"], stop=stop, display=display
+                )
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ def write_run(
     count = tasks or len(accuracy)
     names = list(names or [str(c) for c in range(count)])
     head = {
-        "kind": "run", "dataset": {"name": dataset, "variant": variant, "digest": f"{dataset}-{variant}"},
+        "kind": "run", "format": 2, "dataset": {"name": dataset, "variant": variant, "digest": f"{dataset}-{variant}"},
         "method": method, "bound": bound, "strict": strict, "seed": seed, "order_seed": order_seed,
-        "tasks": [[c] for c in range(count)], "class_names": names, "channels": 1, "images": [6000] * count,
+        "tasks": [[c] for c in range(count)], "class_names": names, "shape": [1, 32, 32], "images": [6000] * count,
     }  # fmt: skip
     lines: list[dict[str, Any]] = [head]
     for t, share in enumerate(accuracy):
@@ -63,15 +63,16 @@ def write_run(
         )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "".join(more))
-    config = {
+    config: dict[str, Any] = {
         "dataset": dataset, "method": method, "preset": "auto", "seed": seed, "order_seed": order_seed,
-        "stream": {"classes_per_task": 1, "order": None}, "training": {"epochs": 3, "learning_rate": 0.003},
-        "method_settings": {"width": 12, "r": 0.0, "K": 0}, "runtime": {"device": "auto", "threads": seed},
+        "stream": {"classes_per_task": 1, "order": None}, "classifier": {"epochs": 3, "learning_rate": 0.003},
+        "generator": {"width": 12}, "exemplars": {"ratio": 0.0, "budget": 0},
+        "runtime": {"device": "auto", "threads": seed},
     }  # fmt: skip
     for key, value in (settings or {}).items():
         group, _, name = key.partition(".")
-        config[{"method": "method_settings"}.get(group, group)][name] = value  # type: ignore[index]
-    (folder / "config.json").write_text(json.dumps({"config": config, "data": head["dataset"]}))
+        config.setdefault(group, {})[name] = value
+    (folder / "config.json").write_text(json.dumps({"format": 2, "config": config, "data": head["dataset"]}))
     return folder
 
 

@@ -7,11 +7,11 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from engram.config import TrainingConfig
+from engram.config import ClassifierSettings
 from engram.methods.augment import augment, blur, changed, recolour
 from engram.seeding import generator
 
-KINDS = [kind for kind in get_args(get_type_hints(TrainingConfig)["augment"]) if kind != "none"]
+KINDS = [kind for kind in get_args(get_type_hints(ClassifierSettings)["augment"]) if kind != "none"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -13,14 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from conftest import write_npz
 from engram.cli import call
 from engram.errors import ConfigError, RunError
 from engram.experiment.bench import Cell, Plan, bench, rows, share_out
+from engram.experiment.bench_tables import cell_table, result_table
 from engram.experiment.summary import Summary, summarise
 
-QUICK = ["training.epochs=1", "training.batch_size=8"]
+QUICK = ["classifier.epochs=1", "classifier.batch_size=8"]
 
 
 def plan(tmp_path: Path, methods: list[str], seeds: list[int], settings: list[str] | None = None) -> Plan:
@@ -69,19 +72,19 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 
 def test_runs_with_other_settings_are_not_taken_for_its_own(tmp_path: Path) -> None:
     bench(plan(tmp_path, ["finetune"], [0]), show=quiet)
-    with pytest.raises(ConfigError, match=r"other settings: epochs 1 instead of 2; choose another --out"):
-        bench(plan(tmp_path, ["finetune"], [0], [*QUICK, "training.epochs=2"]), show=quiet)
+    with pytest.raises(ConfigError, match=r"other settings: classifier\.epochs 1 instead of 2; choose another --out"):
+        bench(plan(tmp_path, ["finetune"], [0], [*QUICK, "classifier.epochs=2"]), show=quiet)
     fewer = plan(tmp_path, ["finetune"], [0])
     (cell,) = bench(replace(fewer, threads=2), show=quiet)  # how it is computed may differ
     assert cell.tries == 0
     slow = replace(plan(tmp_path, ["ewc"], [0], []), preset="mnist")
     (cell,) = slow.cells()
-    assert slow.expected(cell).training.epochs == 1  # the preset's
+    assert slow.expected(cell).classifier.epochs == 1  # the preset's
     assert slow.command(cell)[-4:-2] == ["--preset", "mnist"]
 
 
 def test_a_run_that_dies_is_tried_again(tmp_path: Path) -> None:
-    wanted = plan(tmp_path, ["finetune"], [0], [*QUICK, "training.epochs=40"])
+    wanted = plan(tmp_path, ["finetune"], [0], [*QUICK, "classifier.epochs=40"])
     killed = False
 
     def kill_once(cells: object) -> None:
@@ -101,7 +104,7 @@ def test_stopped_and_called_again_it_goes_on(tmp_path: Path) -> None:
     data = write_npz(tmp_path / "a.npz", classes=3, per_class=40)
     out = tmp_path / "bench"
     words = ["bench", "--dataset", f"npz:{data}", "--methods", "finetune,joint", "--seeds", "0", "--out", str(out)]
-    words += ["--set", "training.epochs=60", "--set", "training.batch_size=8", "--jobs", "2"]
+    words += ["--set", "classifier.epochs=60", "--set", "classifier.batch_size=8", "--jobs", "2"]
     process = subprocess.Popen(
         [sys.executable, "-m", "engram", *words], stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -125,7 +128,7 @@ def test_stopped_and_called_again_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_killed_and_called_again_it_waits_for_the_runs_left_behind(tmp_path: Path) -> None:
-    wanted = plan(tmp_path, ["finetune", "joint"], [0], [*QUICK, "training.epochs=60"])
+    wanted = plan(tmp_path, ["finetune", "joint"], [0], [*QUICK, "classifier.epochs=60"])
     code = f"from pathlib import Path; import test_bench; test_bench.bench_for(Path({str(tmp_path)!r}))"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent)
     left = wanted.cells()[0]
@@ -147,7 +150,7 @@ def test_killed_and_called_again_it_waits_for_the_runs_left_behind(tmp_path: Pat
 
 
 def bench_for(tmp_path: Path) -> None:
-    bench(plan(tmp_path, ["finetune", "joint"], [0], [*QUICK, "training.epochs=60"]), show=quiet)
+    bench(plan(tmp_path, ["finetune", "joint"], [0], [*QUICK, "classifier.epochs=60"]), show=quiet)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ def bench_for(tmp_path: Path) -> None:
         (["--seeds", "-1"], "--seeds"),
         (["--jobs", "0"], "--jobs"),
         (["--dataset", "nosuch"], "nosuch"),
-        (["--set", "training.epochs=x"], "training.epochs"),
+        (["--set", "classifier.epochs=x"], "classifier.epochs"),
         (["--methods", ","], "--methods"),
         (["--preset", "nosuch"], "nosuch"),
     ],
@@ -187,7 +190,7 @@ def test_cores_are_shared_out() -> None:
 def test_summaries_come_from_records_alone(tmp_path: Path) -> None:
     assert summarise(tmp_path) is None
     lines = [
-        {"kind": "run", "dataset": {"name": "mnist"}, "method": "dgmw", "seed": 3, "tasks": [[0], [1]]},
+        {"kind": "run", "format": 2, "dataset": {"name": "mnist"}, "method": "dgmw", "seed": 3, "tasks": [[0], [1]]},
         {"kind": "memory", "task": 0, "bytes": {"weights": 10, "masks": 2}},
         {"kind": "evaluation", "task": 0, "classes": [0], "accuracy": 1.0},
         {"kind": "timing", "task": 0, "seconds": 2.5},
@@ -204,3 +207,13 @@ def test_the_papers_figure_stands_beside_ours() -> None:
     assert row.paper == 97.92
     assert row.gap == pytest.approx(0.08)
     assert row.deviation is None
+
+
+def test_names_and_errors_appear_as_they_are() -> None:
+    cell = Cell("npz::car:", "dgmw", 0, Path(":car:-[red]x"), "failed", error="[a] :bus: b")
+    console = Console(width=120, file=io.StringIO())
+    console.print(cell_table([cell]), result_table(rows([cell])))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for word in (":car:-[red]x", "failed [a] :bus: b", "npz::car:"):
+        assert word in text

@@ -13,79 +13,84 @@ from torch.nn import functional as F
 
 import accuracy
 import clock
+import fast_forward
 import reference
 import sampling
 import scale
 import share
-import stage
 import step
-from engram.methods.adversarial import critic_terms, generator_terms
-from engram.methods.rarity import draw_rows, odds
-from engram.methods.solver import normalise
-from engram.plastic.losses import between, sparsity
-from engram.plastic.schedule import s_max_of_epoch, unit_scale, weight_scale
-from engram.plastic.wiring import WIRINGS
+from engram.gan.oversampling import draw_rows, sampling_weights
+from engram.masking.annealing import s_max_of_epoch, unit_scale, weight_scale
+from engram.masking.losses import generator_loss, interpolate, sparsity
+from engram.methods.classifier import normalise
+from engram.nets.critic import CriticBatch
 from engram.seeding import generator
 
 TOY = {
-    "method.width": 3, "method.noise": 8, "method.critic_width": 4, "method.epochs": 4, "method.masking": 0.5,
-    "method.batch_size": 6, "method.replay": 64, "method.statistics": 2, "training.batch_size": 8, "training.width": 4,
+    "generator.width": 3, "generator.latent_dim": 8, "generator.bn_batches": 2, "critic.width": 4, "gan.epochs": 4,
+    "gan.batch_size": 6, "masks.fraction": 0.5, "replay.images": 64, "classifier.batch_size": 8, "classifier.width": 4,
 }  # fmt: skip
-RUNS = pytest.mark.parametrize("run", stage.RUNS, ids=lambda path: path.name)
+
+
+def method_of(run: Path) -> str:
+    """results/<data>/<method>/<label>/seed<N> -> data and method."""
+    return "-".join(run.parts[-4:-2])
+
+
+RUNS = pytest.mark.parametrize("run", fast_forward.RUNS, ids=method_of)
 
 
 @RUNS
-def test_a_staged_learner_reaches_the_sizes_of_the_run(run: Path) -> None:
-    past = stage.past_of(run)
-    learner = stage.new_learner(past)
-    for units, weights in zip(past.units, past.weights, strict=True):
-        stage.advance(learner, past, 1, batch=2)
+def test_a_learner_brought_forward_reaches_the_sizes_of_the_run(run: Path) -> None:
+    recorded = fast_forward.read_run(run)
+    learner = fast_forward.new_learner(recorded)
+    for units, weights in zip(recorded.units, recorded.weights, strict=True):
+        fast_forward.advance(learner, recorded, 1, batch=2)
         assert [layer.size().units for layer in learner.net.plastic] == units
         assert sum(layer.weight.numel() for layer in learner.net.plastic) == weights
 
 
-@pytest.mark.parametrize("run", scale.RUNS, ids=lambda path: path.name)
+@pytest.mark.parametrize("run", scale.RUNS, ids=method_of)
 def test_growth_in_numbers_is_the_recorded_one_to_the_byte(run: Path) -> None:
-    past = stage.past_of(run)
+    recorded = fast_forward.read_run(run)
     records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
     books = [record["bytes"] for record in records if record["kind"] == "memory"]
-    points = scale.simulate(past, len(books))
-    assert [point.weights for point in points] == past.weights
+    points = scale.simulate(recorded, len(books))
+    assert [point.weights for point in points] == recorded.weights
     assert [point.disc for point in points] == [sum(book.values()) for book in books]
     assert [point.masks for point in points] == [book["masks"] for book in books]
 
 
 @RUNS
 def test_losses_of_the_reference_loop_are_ours(run: Path) -> None:
-    past = stage.past_of(run, TOY)
-    learner = stage.learner_at(past, 3)
-    imprint = step.imprint_of(learner, past, fixed=False)
-    loop = reference.PlainLoop(learner, imprint)
+    recorded = fast_forward.read_run(run, TOY)
+    learner = fast_forward.learner_at(recorded, 3)
+    trainer = step.trainer_of(learner, recorded, fixed=False)
+    loop = reference.PlainLoop(learner, trainer)
     real, z, u = torch.rand(6, 1, 32, 32) * 2 - 1, torch.randn(6, 8), torch.rand(6)
     with torch.no_grad():  # masks that differ from entry to entry
-        for layer, e in zip(imprint.net.plastic, loop.generator.embeddings, strict=True):
+        for layer, e in zip(trainer.net.plastic, loop.generator.embeddings, strict=True):
             e.copy_(layer.embedding.normal_())
-    ours, plain = imprint.net.soft_masks(2.0), loop.generator.masks(2.0)
-    fake = imprint.net(z, torch.zeros(6, dtype=torch.int64), ours)
+    ours, plain = trainer.net.soft_masks(2.0), loop.generator.masks(2.0)
+    fake = trainer.net(z, torch.zeros(6, dtype=torch.int64), ours)
     drawn = loop.generator(z, plain)
     torch.testing.assert_close(drawn, fake)
-    assert imprint.n_free == sum(int((~layer.reserved).sum()) for layer in imprint.net.plastic)
-    ours_taken = sparsity(zip(ours, imprint.free, strict=True), n_free=imprint.n_free)
+    assert trainer.n_free == sum(int((~layer.reserved).sum()) for layer in trainer.net.plastic)
+    ours_taken = sparsity(zip(ours, trainer.free, strict=True), n_free=trainer.n_free)
     torch.testing.assert_close(loop.sparsity(plain), ours_taken)
-    torch.testing.assert_close(ours_taken, sparsity(zip(ours, imprint.free, strict=True)))
+    torch.testing.assert_close(ours_taken, sparsity(zip(ours, trainer.free, strict=True)))
 
-    terms = critic_terms(imprint.critic, real, fake.detach(), lines=between(real, fake, u))
+    batch = CriticBatch(real, fake.detach(), interpolate(real, fake, u), penalty_weight=1.0, rows=6)
+    terms = trainer.critic.terms(batch)
     scores = loop.critic(drawn.detach())[0].mean() - loop.critic(real)[0].mean()
     torch.testing.assert_close(scores, terms.adversarial)
     penalty = reference.penalty(loop.critic, real, drawn.detach(), u)
     torch.testing.assert_close(penalty, terms.penalty)
-    torch.testing.assert_close(
-        -loop.critic(drawn)[0].mean(), generator_terms(learner.around, imprint.critic, fake, None)[0]
-    )
+    torch.testing.assert_close(-loop.critic(drawn)[0].mean(), generator_loss(trainer.critic.held(fake)[0]))
 
     assert terms.penalty is not None
     torch.autograd.backward([penalty, terms.penalty])
-    kernels = [m.weight for m in imprint.critic.trunk.modules() if isinstance(m, torch.nn.Conv2d)]
+    kernels = [m.weight for m in trainer.critic.trunk.modules() if isinstance(m, torch.nn.Conv2d)]
     for mine, theirs in zip(loop.critic.convolutions, kernels, strict=True):
         torch.testing.assert_close(mine.weight.grad, theirs.grad)
 
@@ -93,33 +98,34 @@ def test_losses_of_the_reference_loop_are_ours(run: Path) -> None:
 @RUNS
 def test_steps_of_the_first_task_are_the_same_steps(run: Path) -> None:
     """With nothing to replay the two loops do the same to the same batch, optimisers and masks included."""
-    past = stage.past_of(run, {**TOY, "method.penalty_every": 1})  # the reference has no shortcut
-    learner = stage.learner_at(past, 1)
-    settings, task = learner.settings, stage.some_task(learner, images=20)
-    imprint = step.imprint_of(learner, past, fixed=False)
-    loop = reference.PlainLoop(learner, imprint)
-    chances = odds(task.images, task.targets, settings.rare)
+    recorded = fast_forward.read_run(run, {**TOY, "critic.penalty_stride": 1})  # the reference has no shortcut
+    learner = fast_forward.learner_at(recorded, 1)
+    settings, task = learner.settings, fast_forward.some_task(learner, images=20)
+    trainer = step.trainer_of(learner, recorded, fixed=False)
+    loop = reference.PlainLoop(learner, trainer)
+    weights = sampling_weights(task.images, task.targets, settings.gan.rare_power)
     for batch in range(2):
-        draws = generator(learner.around.seed, "gan", 0, 1, batch)
-        rows = draw_rows(chances, 6, generator=draws)
+        draws = generator(learner.ctx.seed, "gan", 0, 1, batch)
+        rows = draw_rows(weights, 6, generator=draws)
         z, u = torch.randn(6, 8, generator=draws), torch.rand(6, generator=draws)
-        s_max_i = s_max_of_epoch(2, imprint.mask_epochs, settings.s_max)
+        s_max_i = s_max_of_epoch(2, trainer.mask_epochs, settings.masks.s_max)
         if learner.variant == "weights":
-            s = weight_scale(2, imprint.mask_epochs, batch + 1, imprint.steps, settings.s_max)
+            s = weight_scale(2, trainer.mask_epochs, batch + 1, trainer.steps, settings.masks.s_max)
         else:
-            s = unit_scale(2, imprint.mask_epochs, settings.s_max)
-        ours = imprint.step(task, 1, batch)
+            s = unit_scale(2, trainer.mask_epochs, settings.masks.s_max)
+        ours = trainer.step(task, 1, batch)
         plain = loop.step(normalise(task.images[rows]), z, u, s=s, s_max_i=s_max_i)
         # the gradient of the score's bias is 0 but for rounding, which Adam blows up to a step of up to its rate
-        for name, apart in (("critic", 1e-4), ("sparsity", 1e-4), ("generator", settings.learning_rate * (batch + 1))):
+        allowed = {"critic": 1e-4, "sparsity": 1e-4, "generator": settings.gan.learning_rate * (batch + 1)}
+        for name, apart in allowed.items():
             torch.testing.assert_close(plain[name], ours[name], rtol=1e-3, atol=apart)
 
 
 @RUNS
 def test_the_reference_loop_keeps_its_hands_off_reserved_weights(run: Path) -> None:
-    past = stage.past_of(run, TOY)
-    learner = stage.learner_at(past, 3)
-    loop = reference.PlainLoop(learner, step.imprint_of(learner, past, fixed=False))
+    recorded = fast_forward.read_run(run, TOY)
+    learner = fast_forward.learner_at(recorded, 3)
+    loop = reference.PlainLoop(learner, step.trainer_of(learner, recorded, fixed=False))
     before = [w.detach().clone() for w in loop.generator.weights]
     losses = loop.step(torch.rand(6, 1, 32, 32), torch.randn(6, 8), torch.rand(6), s=1.0, s_max_i=1.0)
     assert all(loss.isfinite() for loss in losses.values())
@@ -132,15 +138,15 @@ def test_the_reference_loop_keeps_its_hands_off_reserved_weights(run: Path) -> N
 
 @RUNS
 def test_dense_sampling_draws_what_the_engram_draws(run: Path) -> None:
-    learner = stage.learner_at(stage.past_of(run, TOY), 4)
-    for column in range(3):
-        assert sampling.difference(sampling.ways_of(learner, column, 5)) < 1e-5
+    learner = fast_forward.learner_at(fast_forward.read_run(run, TOY), 4)
+    for class_index in range(3):
+        assert sampling.difference(sampling.ways_of(learner, class_index, 5)) < 1e-5
 
 
 def test_what_a_task_costs_besides_is_measured_in_all_its_parts() -> None:
-    past = stage.past_of(stage.RUNS[0], TOY)
-    assert step.rest_of(past, 1, images=20, rounds=1).solver == 0  # one class: nothing to tell apart
-    rest = step.rest_of(past, 2, images=20, rounds=1)
+    recorded = fast_forward.read_run(fast_forward.RUNS[0], TOY)
+    assert step.rest_of(recorded, 1, images=20, rounds=1).classifier == 0  # one class: nothing to tell apart
+    rest = step.rest_of(recorded, 2, images=20, rounds=1)
     assert min(vars(rest).values()) > 0
 
 
@@ -165,19 +171,20 @@ def test_the_clock_takes_the_ways_in_turn() -> None:
 
 
 def test_tasks_beyond_the_record_keep_no_more_units_than_they_may() -> None:
-    past = stage.past_of(stage.RUNS[1])
-    settings, known = past.config.method_settings, len(past.shares)
-    assert past.config.method == "dgma"
-    most = [round(settings.most_units * settings.width * multiple) for multiple in WIRINGS["dcgan"].multiples]
-    learner = stage.advance(stage.new_learner(past), past, known + 12, batch=2)
+    recorded = fast_forward.read_run(fast_forward.RUNS[1])
+    settings, known = recorded.settings, len(recorded.shares)
+    assert recorded.config.method == "dgma"
+    ratio, width = settings.masks.max_units_ratio, settings.generator.width
+    most = [round(ratio * width * multiple) for multiple in recorded.graph.multiples]
+    learner = fast_forward.advance(fast_forward.new_learner(recorded), recorded, known + 12, batch=2)
     opened = [[int(mask.sum()) for mask in engram.binary_masks()] for engram in learner.engrams]
     assert all(n <= limit for row in opened for n, limit in zip(row, most, strict=True))
     assert opened[-1][1:] == most[1:]  # they would be more
-    assert [point.weights for point in scale.simulate(past, known + 12)][-1] == sum(
+    assert [point.weights for point in scale.simulate(recorded, known + 12)][-1] == sum(
         layer.weight.numel() for layer in learner.net.plastic
     )
-    new, again = past.taken(known, 1, free=500, reserved=500)
-    fewer, more = past.taken(known, 1, free=500, reserved=500, fade=0.5)
+    new, again = recorded.taken(known, 1, free=500, reserved=500)
+    fewer, more = recorded.taken(known, 1, free=500, reserved=500, fade=0.5)
     assert new + again == fewer + more == most[1]
     assert fewer < new
 
@@ -195,20 +202,10 @@ def test_work_of_another_process_is_seen_and_named() -> None:
 def test_time_to_accuracy_stands_on_run_folders_and_goes_on_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = [f"{name}={value}" for name, value in TOY.items() if name != "method.epochs"]
-    command = [
-        "accuracy.py",
-        "--dataset",
-        "digits",
-        "--budgets",
-        "2:1",
-        "3:2",
-        "--threads",
-        "1",
-        "--out",
-        str(tmp_path),
-    ]
-    monkeypatch.setattr(sys, "argv", [*command, "--set", "stream.classes_per_task=5", "method.steps=2", *small])
+    small = [f"{name}={value}" for name, value in TOY.items() if name != "gan.epochs"]
+    told = ["--out", str(tmp_path), "--set", "stream.classes_per_task=5", "gan.steps=2", *small]
+    command = ["accuracy.py", "--dataset", "digits", "--budgets", "2:1", "3:2", "--threads", "1"]
+    monkeypatch.setattr(sys, "argv", [*command, *told])
     accuracy.main()
     first = capsys.readouterr().out
     records = {run.name: (run / "records.jsonl").read_text() for run in tmp_path.iterdir()}

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from conftest import write_npz
 from engram.errors import RunError
 from engram.experiment import checkpoint, files
-from engram.experiment.records import RecordWriter, read_records
+from engram.experiment.folder import origin_of, read_origin
+from engram.experiment.records import FORMAT, RecordWriter, read_records
+from engram.experiment.reopen import verify
+from engram.experiment.run import Request, execute
+from engram.experiment.summary import summarise
 
 
 def a_state() -> dict[str, Any]:
@@ -135,7 +142,7 @@ def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: py
 
 def test_records_are_cut_back_and_written_on(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path)
-    writer.append("run", x=1)
+    writer.append("run", format=FORMAT)
     offset = writer.sync()
     writer.append("epoch", losses={"class": 0.1})
     writer.close()
@@ -145,17 +152,17 @@ def test_records_are_cut_back_and_written_on(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path, offset)
     writer.append("task", task=0)
     writer.close()
-    assert (tmp_path / "records.jsonl").read_text() == '{"kind":"run","x":1}\n{"kind":"task","task":0}\n'
+    assert (tmp_path / "records.jsonl").read_text() == '{"kind":"run","format":2}\n{"kind":"task","task":0}\n'
 
 
 def test_missing_and_foreign_lines_are_reported(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path)
-    writer.append("run")
+    writer.append("run", format=FORMAT)
     offset = writer.sync()
     writer.close()
     with pytest.raises(RunError, match="lines are missing"):
         RecordWriter(tmp_path, offset + 1)
-    (tmp_path / "records.jsonl").write_text('{"kind":"run"}\nhello\n')
+    (tmp_path / "records.jsonl").write_text('{"kind":"run","format":2}\nhello\n')
     with pytest.raises(RunError, match="line 2, is not JSON"):
         list(read_records(tmp_path))
     (tmp_path / "records.jsonl").write_text("[1]\n")
@@ -187,3 +194,74 @@ def test_loading_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.json").write_text(json.dumps(whole))
     with pytest.raises(RunError, match="damaged"):
         checkpoint.load(tmp_path)
+
+
+# ---------------------------------------------------------------- what another version wrote
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run; whoever changes it copies it first."""
+    root = tmp_path_factory.mktemp("finished")
+    npz = write_npz(root / "a.npz", classes=2, per_class=10)
+    asked = Request(dataset=f"npz:{npz}", method="finetune", settings={"classifier.epochs": 1, "runtime.threads": 1})
+    return execute(asked, root / "run")
+
+
+def as_format(plain: dict[str, Any], number: int) -> dict[str, Any]:
+    """Format 1 is from before there were numbers."""
+    rest = {key: value for key, value in plain.items() if key != "format"}
+    return rest if number == 1 else {**rest, "format": number}
+
+
+def rewrite(folder: Path, name: str, number: int) -> None:
+    """Turn one file of a run into another format's."""
+    path = folder / name
+    if name == "records.jsonl":
+        head, *rest = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([json.dumps(as_format(json.loads(head), number)) + "\n", *rest]))
+        return
+    whole = json.loads(path.read_text())
+    if name == "config.json":
+        whole = as_format(whole, number)
+    else:
+        whole["body"] = as_format(whole["body"], number)
+        whole["digest"] = checkpoint._digest(whole["body"])
+    path.write_text(json.dumps(whole))
+
+
+def test_every_file_says_its_format(finished: Path) -> None:
+    assert json.loads((finished / "config.json").read_text())["format"] == 2
+    assert next(read_records(finished))["format"] == 2
+    assert json.loads((finished / "checkpoint.json").read_text())["body"]["format"] == 2
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "what"), [("config.json", "record"), ("records.jsonl", "record"), ("checkpoint.json", "checkpoint")]
+)
+def test_another_format_is_refused_with_one_sentence(
+    finished: Path, tmp_path: Path, name: str, what: str, number: int
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    rewrite(folder, name, number)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    said = (
+        f"{folder / name} is of {what} format {number}, this version reads format 2; use the version of Engram that "
+        "wrote it, or start anew with another --out"
+    )
+    asks: list[Callable[[], object]] = [lambda: execute(Request(), folder, resume=True)]
+    if name == "config.json":
+        asks += [lambda: read_origin(folder), lambda: Request(file=folder / name).config()]
+        asks.append(lambda: origin_of(folder / name))
+    elif name == "records.jsonl":
+        asks += [lambda: list(read_records(folder)), lambda: summarise(folder)]
+    else:
+        asks.append(lambda: checkpoint.load(folder))
+    for ask in asks:
+        with pytest.raises(RunError) as caught:
+            ask()
+        assert str(caught.value) == said
+    assert [(line.what, line.ok, line.detail) for line in verify(folder)] == [("integrity", False, said)]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, "and nothing was touched"

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from engram.data.datasets import Dataset
-from engram.errors import DivergedError, EngramError
+from engram.errors import DataError, DivergedError, EngramError
 from engram.evaluation import metrics
-from engram.evaluation.evaluate import evaluate
+from engram.evaluation.evaluate import evaluate, require_test_images
 
 
 class Fixed:
@@ -75,6 +75,22 @@ def test_answers_of_the_wrong_shape_or_not_finite_are_refused(tiny: Dataset) -> 
 
     with pytest.raises(DivergedError, match="not finite"):
         evaluate(Lost(), tiny, [0, 1])
+
+
+def test_a_class_without_a_test_image_is_refused_with_one_line(tiny: Dataset) -> None:
+    """An accuracy over none is no figure: neither an evaluation nor a whole run begins."""
+    kept = tiny.test.labels != 2
+    names = ("zero", "one", "two", "three")
+    test = type(tiny.test)(tiny.test.images[kept], tiny.test.labels[kept])
+    dataset = Dataset("lame", names, "", "own", train=tiny.take_train(), test=test)
+    require_test_images(dataset, [3, 0, 1])
+    evaluate(Fixed(2), dataset, [1, 3])
+    for ask in (lambda: require_test_images(dataset, range(4)), lambda: evaluate(Fixed(2), dataset, [0, 2])):
+        with pytest.raises(DataError) as caught:
+            ask()
+        said = str(caught.value)
+        assert said == "lame: class 'two' has no test image; add images of it, or leave it out by stream.order"
+        assert "\n" not in said
 
 
 def test_figures_agree_with_their_definitions_on_random_matrices() -> None:

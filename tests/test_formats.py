@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from engram.data import formats
-from engram.data.raw import Raw, RawSet, content_digest
+from engram.data.raw import ImageFiles, LeftOut, Raw, RawSet, check_labels, content_digest, describe
 from engram.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -175,7 +176,8 @@ def test_folder_order_suffixes_and_strangers(tmp_path: Path) -> None:
     (root / "cat" / "notes.txt").write_text("not an image")
     (root / ".git").mkdir()
     (root / "readme.png").write_bytes(b"no class folder")
-    raw = formats.read_image_folder(*formats.find_parts(root))
+    raw = formats.read_own_folder(root)
+    assert [(one.path.name, one.what) for one in raw.left_out] == [("notes.txt", "file"), ("readme.png", "file")]
     assert raw.class_names == ("cat", "dog")
     assert raw.test is None
     assert raw.train.labels.tolist() == [0, 0, 0, 0, 1, 1]
@@ -183,6 +185,131 @@ def test_folder_order_suffixes_and_strangers(tmp_path: Path) -> None:
     assert all(image.shape == (3, 5, 6) and image.dtype == np.uint8 for image in images)
     for i, source in ((0, 0), (1, 1), (2, 2), (4, 0), (5, 1)):
         np.testing.assert_array_equal(images[i], COLOUR[source].transpose(2, 0, 1))
+
+
+def test_every_format_that_is_promised(tmp_path: Path) -> None:
+    """Suffixes say which files are images; what is in them says how to decode them."""
+    root = tmp_path / "set"
+    (root / "a").mkdir(parents=True)
+    image = Image.fromarray(COLOUR[0])
+    for i, (suffix, kind, options) in enumerate(
+        [
+            (".png", "png", {}),
+            (".WebP", "webp", {"lossless": True}),
+            (".bmp", "bmp", {}),
+            (".jpg", "bmp", {}),
+            (".bmp", "webp", {"lossless": True}),
+        ]
+    ):
+        image.save(root / "a" / f"{i}{suffix}", kind, **options)
+    for i, suffix in enumerate((".jpg", ".JPEG", ".png")):
+        Image.new("RGB", (6, 5), (9, 9, 9)).save(root / "a" / f"grey{i}{suffix}", "jpeg")
+    raw = formats.read_own_folder(root)
+    images = list(raw.train.images)
+    assert len(images) == 8
+    assert raw.left_out == ()
+    for found in images[:5]:
+        np.testing.assert_array_equal(found, COLOUR[0].transpose(2, 0, 1))
+    for found in images[5:]:
+        np.testing.assert_array_equal(found, np.full((3, 5, 6), 9))
+    Image.new("RGBA", (6, 5), (255, 0, 0, 0)).save(root / "clear.webp", lossless=True)
+    assert formats.decode_image(root / "clear.webp", 3).tolist() == np.full((3, 5, 6), 255).tolist()
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def test_no_other_decoder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of Pillow's decoders start other programs: a file must not choose one by what it holds."""
+    Image.init()
+    tried: list[str] = []
+    for kind, (factory, accept) in list(Image.OPEN.items()):
+        if kind not in ("PNG", "JPEG", "WEBP", "BMP"):
+
+            def spy(*given: Any, kind: str = kind, factory: Any = factory) -> Any:
+                tried.append(kind)
+                return factory(*given)
+
+            monkeypatch.setitem(Image.OPEN, kind, (spy, accept))
+    others = {"eps": EPS}
+    for kind in ("gif", "tiff", "ppm"):
+        out = io.BytesIO()
+        Image.fromarray(COLOUR[0]).save(out, kind)
+        others[kind] = out.getvalue()
+    root = folder(tmp_path / "set", {"a": 2, "b": 2})
+    for kind, data in others.items():
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.format == kind.upper(), "Pillow itself would take it"
+        for name in ("0.png", "1.jpg"):
+            (root / "b" / name).write_bytes(data)
+            tried.clear()
+            expect_failure(lambda: list(formats.read_own_folder(root).train.images), name, "no readable PNG, JPEG")
+            assert tried == [], kind
+            (root / "b" / name).unlink()
+        expect_failure(lambda data=data: formats.decode_image(data, 3, "x.png"), "x.png", "repair or remove")  # type: ignore[misc]
+        assert tried == []
+
+
+def test_folders_within_a_class_folder(tmp_path: Path) -> None:
+    flat, deep = tmp_path / "flat", tmp_path / "deep"
+    places = ["0.png", "1/a.png", "1/b/c/d.png", "2.png", "1-0.png"]
+    for i, place in enumerate(places):
+        for path in (flat / "a" / f"{i}.png", deep / "a" / place, deep / "b" / place):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(COLOUR[i]).save(path)
+    (deep / "a" / ".thumbs").mkdir()
+    (deep / "a" / ".thumbs" / "x.png").write_bytes(b"hidden")
+    raw = formats.read_own_folder(deep)
+    assert isinstance(raw.train.images, ImageFiles)
+    paths = [path.relative_to(deep).as_posix() for path in raw.train.images.paths]
+    assert paths == [f"{name}/{place}" for name in "ab" for place in sorted(places)]
+    assert (raw.class_names, raw.train.labels.tolist(), raw.left_out) == (("a", "b"), [0] * 5 + [1] * 5, ())
+    shutil.rmtree(deep / "b")
+    assert content_digest(formats.read_own_folder(deep)) == content_digest(formats.read_own_folder(flat))
+    assert formats.count_images(deep, deep) == (5, 5)
+
+
+def test_links(tmp_path: Path) -> None:
+    """Links to images and to whole classes are read; others would lead in circles or to other classes."""
+    root = folder(tmp_path / "set", {"a": 2, "b": 3})
+    folder(tmp_path / "elsewhere", {"c": 4})
+    (root / "c").symlink_to(tmp_path / "elsewhere" / "c")
+    (root / "a" / "link.png").symlink_to(tmp_path / "elsewhere" / "c" / "0.png")
+    plain = formats.read_own_folder(root)
+    assert np.bincount(plain.train.labels).tolist() == [3, 3, 4]
+    assert plain.left_out == ()
+
+    (root / "a" / "up").symlink_to(root)
+    (root / "a" / "circle.png").symlink_to(root / "a" / "circle.png")
+    (root / "a" / "gone.png").symlink_to(root / "no such")
+    (root / "circle").symlink_to(root / "circle")
+    raw = formats.read_own_folder(root)
+    assert raw.train.labels.tolist() == plain.train.labels.tolist()
+    why = {one.path.name: (one.what, one.why) for one in raw.left_out}
+    assert why == {
+        "up": ("link", "links to folders are not followed"),
+        "circle.png": ("link", "there is nothing to read"),
+        "gone.png": ("link", "there is nothing to read"),
+        "circle": ("file", "outside every class folder"),
+    }
+    (root / "a" / "up").unlink()
+    (root / "a" / "self").symlink_to(root / "a")  # apart from the other: two circles together have endless paths
+    assert formats.read_own_folder(root).train.labels.tolist() == plain.train.labels.tolist()
+    for target in (root, tmp_path):
+        (root / "around").symlink_to(target)
+        expect_failure(lambda: formats.read_own_folder(root), "around", "a link to a folder around it")
+        (root / "around").unlink()
+
+
+def test_left_out_in_words() -> None:
+    root = Path("/r")
+    some = [LeftOut(root / "a" / f"{i}.txt", "file", "no image") for i in range(1200)]
+    link = LeftOut(root / "x", "link", "not followed")
+    assert describe([*some[:1], link, *some[1:]], root) == (
+        "1,200 files were left out: no image (first: a/0.txt)",
+        "1 link was left out: not followed (first: x)",
+    )
+    assert describe([], root) == ()
 
 
 def test_grey_folder_has_one_channel_until_one_image_is_coloured(tmp_path: Path) -> None:
@@ -246,13 +373,14 @@ def test_corrupt_images_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_bad_folders(tmp_path: Path) -> None:
     def bad(root: Path, *parts: str) -> None:
-        expect_failure(lambda: formats.read_image_folder(*formats.find_parts(root)), *parts)
+        expect_failure(lambda: formats.read_own_folder(root), *parts)
 
     bad(tmp_path / "gone", "gone", "no such folder")
     (tmp_path / "empty").mkdir()
     bad(tmp_path / "empty", "empty", "no class folders", "named after it")
-    bad(folder(tmp_path / "one", {"cat": 2}), "one class only (cat)")
-    bad(folder(tmp_path / "hollow", {"cat": 2, "dog": 0}), "hollow/dog", "no .png or .jpg")
+    bad(folder(tmp_path / "hollow", {"cat": 2, "dog": 0}), "hollow/dog", "no PNG, JPEG, WebP or BMP image")
+    (tmp_path / "hollow" / "dog" / "x.txt").write_text("x")
+    bad(tmp_path / "hollow", "hollow/dog", "no PNG, JPEG, WebP or BMP image")
     folder(tmp_path / "more" / "train", {"a": 1, "b": 1})
     folder(tmp_path / "more" / "test", {"a": 1, "b": 1, "c": 1})
     bad(tmp_path / "more", "more/train", "no class 'c'")
@@ -324,7 +452,7 @@ BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
     "float labels": ({"images": GREY, "labels": LABELS / 1.0}, "integers"),
     "words": ({"images": GREY, "labels": LABELS.astype(str)}, "integers"),
     "one-hot": ({"images": GREY, "labels": np.eye(3, dtype=int)[LABELS]}, "one number an image"),
-    "one class": ({"images": GREY, "labels": LABELS * 0}, "1 class(es)"),
+    "one class, and not 0": ({"images": GREY, "labels": LABELS * 0 + 1}, "labels must be 0..0"),
     "objects": ({"images": GREY, "labels": LABELS.astype(object)}, "Object arrays"),
     "test classes": (
         {"images": GREY, "labels": LABELS, "test_images": GREY, "test_labels": LABELS // 2},
@@ -341,6 +469,13 @@ BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_npz(tmp_path: Path, case: str) -> None:
     arrays, reason = BAD_NPZ[case]
     expect_failure(lambda: formats.read_npz(npz(tmp_path / "a.npz", **arrays)), str(tmp_path / "a.npz"), reason)
+
+
+def test_one_class_is_enough(tmp_path: Path) -> None:
+    raw = formats.read_npz(npz(tmp_path / "a.npz", images=GREY, labels=LABELS * 0))
+    assert (raw.class_names, set(raw.train.labels.tolist())) == (("0",), {0})
+    assert formats.read_own_folder(folder(tmp_path / "one", {"cat": 1})).class_names == ("cat",)
+    expect_failure(lambda: check_labels(np.array([], np.int64), "x"), "x: holds no class")
 
 
 def test_no_npz_at_all(tmp_path: Path) -> None:

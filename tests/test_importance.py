@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from engram.config import TrainingConfig
+from conftest import context
+from engram.data.examples import Examples
 from engram.data.stream import Task
 from engram.errors import ConfigError
-from engram.memory.exemplars import Exemplars, evenly
-from engram.methods.ewc import EWCSettings
-from engram.methods.importance import fisher, mean_square_gradient, pull, scale_to_one, score, widen
-from engram.methods.learner import Surroundings
-from engram.methods.rwalk import RWalkSettings, WalkWatch
-from engram.methods.si import PathWatch, SISettings
+from engram.memory.exemplars import Exemplars, balanced
+from engram.methods.regularised import ewc, rwalk, si
+from engram.methods.regularised.importance import fisher, mean_square_gradient, path_score, pull, scale_to_one, widen
+from engram.methods.regularised.rwalk import WalkImportance
+from engram.methods.regularised.si import PathImportance
 
 
 def network(classes: int = 3) -> nn.Sequential:
@@ -80,14 +80,14 @@ def test_fisher_is_the_curvature_of_the_divergence() -> None:
             assert 2 * divergence / step**2 == pytest.approx(found[place].item(), rel=0.05)
 
 
-def walk(watch: PathWatch | WalkWatch, net: nn.Module, data: tuple[Tensor, Tensor], steps: int, rate: float) -> float:
+def walk(watch: PathImportance | WalkImportance, net: nn.Module, data: Examples, steps: int, rate: float) -> float:
     """Plain gradient descent under a watch; by how much the loss fell."""
     weights = dict(net.named_parameters())
     watch.begin(weights)
     first = last = 0.0
     for step in range(steps + 1):
         net.zero_grad()
-        loss = F.cross_entropy(net(data[0]), data[1])
+        loss = F.cross_entropy(net(data.images), data.targets)
         last = loss.item()
         first = last if step == 0 else first
         if step < steps:
@@ -101,15 +101,11 @@ def walk(watch: PathWatch | WalkWatch, net: nn.Module, data: tuple[Tensor, Tenso
     return first - last
 
 
-def around(settings: object) -> Surroundings:
-    return Surroundings(1, TrainingConfig(), settings)
-
-
 def test_the_path_integral_adds_up_to_the_fall_of_the_loss() -> None:
     """The fundamental theorem of calculus along the way, when steps are small."""
     net = network()
-    data = torch.randn(12, 1, 4, 4).double(), torch.arange(12) % 3
-    watch = PathWatch(around(SISettings(damping=0.1)))
+    data = Examples(torch.randn(12, 1, 4, 4).double(), torch.arange(12) % 3)
+    watch = PathImportance(context("si"))
     fall = walk(watch, net, data, steps=300, rate=0.01)
     assert fall > 0.1
     assert sum(value.sum().item() for value in watch.gone.values()) == pytest.approx(fall, rel=0.02)
@@ -117,14 +113,16 @@ def test_the_path_integral_adds_up_to_the_fall_of_the_loss() -> None:
     importance = watch.end(net, data, 0)
     for name, p in net.named_parameters():
         moved = (p.detach() - start[name]).square()
-        torch.testing.assert_close(importance[name], watch.gone[name].clamp(min=0) / (moved + 0.1))
+        torch.testing.assert_close(importance[name], watch.gone[name].clamp(min=0) / (moved + si.DAMPING))
 
 
-def test_riemannian_walk_against_a_loop_over_weights() -> None:
+def test_riemannian_walk_against_a_loop_over_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rwalk, "FISHER_DECAY", 0.7)
+    monkeypatch.setattr(rwalk, "STRETCH", 2)
+    monkeypatch.setattr(rwalk, "DAMPING", 1e-6)
     net = network()
-    data = torch.randn(6, 1, 4, 4).double(), torch.arange(6) % 3
-    settings = RWalkSettings(average=0.7, stretch=2, damping=1e-6)
-    watch = WalkWatch(around(settings))
+    data = Examples(torch.randn(6, 1, 4, 4).double(), torch.arange(6) % 3)
+    watch = WalkImportance(context("rwalk"))
     # the same walk by hand, for one bias, in plain numbers
     other = network()
     bias = other[3].bias
@@ -133,7 +131,7 @@ def test_riemannian_walk_against_a_loop_over_weights() -> None:
     mark = bias[1].item()
     for step in range(1, 6):
         other.zero_grad()
-        torch.autograd.backward(F.cross_entropy(other(data[0]), data[1]))
+        torch.autograd.backward(F.cross_entropy(other(data.images), data.targets))
         assert bias.grad is not None
         gradient = bias.grad[1].item()
         information = 0.7 * information + 0.3 * gradient**2
@@ -155,8 +153,18 @@ def test_riemannian_walk_against_a_loop_over_weights() -> None:
     assert high <= 2
 
 
+def test_information_and_old_scores_begin_apart() -> None:
+    """The information is changed in place, and the scores of the past must not move with it."""
+    net = network()
+    data = Examples(torch.randn(6, 1, 4, 4).double(), torch.arange(6) % 3)
+    watch = WalkImportance(context("rwalk"))
+    walk(watch, net, data, steps=3, rate=0.1)
+    assert all(value.any() for value in watch.information.values())
+    assert not any(value.any() for value in watch.old_scores.values())
+
+
 def test_scores_never_reward_a_rise_and_scaling_fills_the_unit_interval() -> None:
-    assert score(torch.tensor(-1.0), torch.tensor(1.0), torch.tensor(1.0), 0.1) == 0
+    assert path_score(torch.tensor(-1.0), torch.tensor(1.0), torch.tensor(1.0), 0.1) == 0
     scaled = scale_to_one({"a": torch.tensor([2.0, 4.0]), "b": torch.tensor([3.0])})
     assert scaled["a"].tolist() == [0, 1]
     assert scaled["b"].tolist() == [0.5]
@@ -177,7 +185,7 @@ def test_two_tasks_with_a_closed_form() -> None:
     torch.testing.assert_close(theta, (h * b).sum(0) / h.sum(0))
 
 
-def test_new_columns_matter_to_nobody() -> None:
+def test_new_classes_matter_to_nobody() -> None:
     wide = widen(torch.ones(2, 3), torch.zeros(4, 3))
     assert wide.tolist() == [[1, 1, 1]] * 2 + [[0, 0, 0]] * 2
     same = torch.ones(2)
@@ -188,14 +196,39 @@ def test_an_epoch_holds_every_class_evenly() -> None:
     images = torch.arange(10, dtype=torch.uint8)[:, None, None, None].expand(10, 1, 2, 2).clone()
     task = Task(1, (7,), (5, 6, 7), images, torch.full((10,), 2), ("seven",))
     stored = Exemplars({0: torch.full((2, 1, 2, 2), 100, dtype=torch.uint8), 1: torch.full((1, 1, 2, 2), 200).byte()})
-    x, y = evenly(task, stored, generator=draws())
+    drawn = balanced(task, stored, generator=draws())
+    x, y = drawn.images, drawn.targets
     assert torch.bincount(y).tolist() == [4, 3, 3]
     assert set(x[y == 0].flatten().tolist()) == {100}
     assert set(x[y == 1].flatten().tolist()) == {200}
     assert set(x[y == 2].flatten().tolist()) <= set(range(10))
 
 
-@pytest.mark.parametrize("name", ["strength", "samples", "fisher_images"])
-def test_settings_out_of_range_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"method.{name}"):
-        EWCSettings(**{name: -1})
+@pytest.mark.parametrize("name", ["regularisation.strength", "exemplars.per_class"])
+@pytest.mark.parametrize("method", ["ewc", "si", "rwalk", "ewc-s"])
+def test_settings_out_of_range_are_refused(method: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}=-1(\.0)? is out of range: it must be 0 or more"):
+        context(method, {name: -1})
+
+
+def test_the_published_constants() -> None:
+    """Of the authors, where they are no settings."""
+    assert ewc.FISHER_IMAGES == 500
+    assert si.DAMPING == 0.1
+    assert (rwalk.FISHER_DECAY, rwalk.STRETCH, rwalk.DAMPING) == (0.9, 10, 1e-8)
+
+
+def test_fisher_information_is_estimated_from_so_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    def counted(net: nn.Module, images: Tensor, *, generator: torch.Generator) -> dict[str, Tensor]:
+        counts.append(len(images))
+        return fisher(net, images, generator=generator)
+
+    monkeypatch.setattr(ewc, "fisher", counted)
+    monkeypatch.setattr(ewc, "FISHER_IMAGES", 5)
+    found = ewc.FisherImportance(context("ewc"))
+    for images in (12, 3):
+        examples = Examples(torch.randint(0, 256, (images, 1, 4, 4), dtype=torch.uint8), torch.zeros(images).long())
+        found.end(network().float(), examples, 0)
+    assert counts == [5, 3]

@@ -24,7 +24,7 @@ KILLS = int(os.environ.get("ENGRAM_KILLS", "4"))
 def words(npz: Path, folder: Path, epochs: int, *more: str) -> list[str]:
     return [
         sys.executable, "-m", "engram", "run", "--dataset", f"npz:{npz}", "--method", "joint", "--out", str(folder),
-        "--set", f"training.epochs={epochs}", "--set", "training.batch_size=8", "--set", "runtime.threads=1",
+        "--set", f"classifier.epochs={epochs}", "--set", "classifier.batch_size=8", "--set", "runtime.threads=1",
         "--set", "runtime.checkpoint_seconds=0.2", *more,
     ]  # fmt: skip
 

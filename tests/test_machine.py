@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from engram.experiment.machine import peak_bytes
+from engram.config import RuntimeSettings
+from engram.distributed import World
+from engram.experiment.machine import available_cores, default_threads, peak_bytes, prepare
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="other systems tell no more than getrusage does")
@@ -51,15 +54,50 @@ print(faults() - before)
 def test_numbers_next_to_nothing_are_nothing_in_every_thread_even_one_from_before() -> None:
     code = """
 import torch
-from engram.config import RuntimeConfig
+from engram.config import RuntimeSettings
 from engram.experiment.machine import prepare
 torch.set_num_threads(2)
 def tiny():
     small = torch.full((1024, 1024), 1e-30)
     return [int((small * 1e-10).count_nonzero()), int((small @ torch.full((1024, 1024), 1e-13)).count_nonzero())]
 before = tiny()  # the second thread is there from now on
-prepare(RuntimeConfig(device="cpu", threads=2))
+prepare(RuntimeSettings(device="cpu", threads=2))
 print(before, tiny())
 """
     told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert told.strip() == "[1048576, 1048576] [0, 0]"
+
+
+@pytest.mark.parametrize(
+    ("said", "here", "threads"),
+    [
+        (None, World(), available_cores()),
+        ("3", World(), 3),
+        (" 2 ", World(), 2),
+        ("1", World(), 1),
+        *((nonsense, World(), available_cores()) for nonsense in ("", "0", "-1", "4,2", "many", "1.5")),
+        (None, World(0, 4, 0, 2), max(1, available_cores() // 2)),
+        (None, World(0, 99, 0, 99), 1),
+        ("3", World(0, 4, 0, 2), 3),
+        ("1", World(0, 4, 0, 2), max(1, available_cores() // 2)),  # torchrun's own guess, not a user's wish
+    ],
+)
+def test_as_many_threads_as_the_user_has_said(
+    said: str | None, here: World, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert default_threads(here) == threads
+
+
+def test_the_setting_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    try:
+        prepare(RuntimeSettings(device="cpu"))
+        assert torch.get_num_threads() == 3
+        prepare(RuntimeSettings(device="cpu", threads=2))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

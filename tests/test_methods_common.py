@@ -1,50 +1,57 @@
-"""One battery over the whole registry: what every method must do, whatever it is."""
+"""One battery over the whole registry: what every method must do, whatever it is. And whoever does not is found out."""
 
 from __future__ import annotations
 
-import copy
 import functools
-import tempfile
-from pathlib import Path
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from conftest import SMALL, Interrupt, write_npz
-from engram.config import TrainingConfig
-from engram.data.datasets import Dataset, load
-from engram.data.stream import ClassStream
-from engram.evaluation.evaluate import evaluate
+from conftest import SMALL, context
+from engram.config import ClassifierSettings, Group, MethodSettings, setting
+from engram.context import Context
+from engram.data.stream import ClassStream, Task
+from engram.errors import ConfigError
 from engram.experiment.checkpoint import fingerprint
-from engram.methods.learner import Learner, Silent, Surroundings
+from engram.methods.bounds import PlainLearner
+from engram.methods.learner import SILENT, Embeds, Learner, Method, Observer, Retains, Samples, State
 from engram.methods.registry import METHODS
+from engram.testing import check_learner, images_in, toy_dataset
 
-TRAINING = TrainingConfig(epochs=4, batch_size=8)
-
-
-BRIEF = {"epochs": 4, "steps": 8}
-"""For a GAN that goes through all its movements and need not have learned much."""
-
-
-def build(name: str, dataset: Dataset, seed: int = 0, *, brief: bool = True) -> Learner:
-    method, settings = METHODS[name], SMALL.get(name, {})
-    if brief and "steps" in settings:
-        settings = {**settings, **BRIEF}
-    return method.build(Surroundings(dataset.channels, TRAINING, method.settings(**settings), seed))
+TRAINING = ClassifierSettings(epochs=4, batch_size=8)
+PLAIN = {"classifier.augment": "none", "classifier.label_smoothing": 0.0}
+BRIEF = {"gan.epochs": 4, "gan.steps": 8}
+"""For a GAN that goes through all its phases and need not have learned much."""
 
 
-def learn(name: str, dataset: Dataset, classes_per_task: int = 2, seed: int = 0, *, brief: bool = True) -> Learner:
-    learner = build(name, dataset, seed, brief=brief)
-    for task in ClassStream(dataset, classes_per_task, cumulative=METHODS[name].given_all_data):
-        learner.learn(task, observe=Silent())
+def brief(name: str) -> dict[str, Any]:
+    return BRIEF if "gan.steps" in SMALL.get(name, {}) else {}
+
+
+def build(name: str, seed: int = 0) -> Learner:
+    ctx = context(name, {**SMALL.get(name, {}), **brief(name)}, classifier=TRAINING, seed=seed)
+    learner: Learner = METHODS[name].build(ctx)  # type: ignore[attr-defined]
+    return learner
+
+
+def learn(name: str, seed: int = 0) -> Learner:
+    learner = build(name, seed)
+    for task in ClassStream(toy_dataset(), 2, cumulative=METHODS[name].given_all_data):
+        learner.learn(task)
     return learner
 
 
 @functools.cache
 def trained(name: str) -> Learner:
     """Learned once for all tests that only look: 4 classes, two a task, one channel."""
-    with tempfile.TemporaryDirectory() as folder:
-        return learn(name, load(f"npz:{write_npz(Path(folder) / 'tiny.npz')}"))
+    return learn(name)
 
 
 # the tests of a method run in one process, where `trained` is shared
@@ -54,98 +61,49 @@ every_method = pytest.mark.parametrize(
 
 
 @every_method
-@pytest.mark.parametrize(("channels", "classes_per_task"), [(1, 1), (3, 2)])
-def test_learns_the_last_task(name: str, tmp_path: Path, channels: int, classes_per_task: int) -> None:
-    dataset = load(f"npz:{write_npz(tmp_path / 'a.npz', channels=channels)}")
-    learner = learn(name, dataset, classes_per_task, brief=False)
-    result = evaluate(learner, dataset, range(4))
-    last = [result.confusion[c][c] / sum(result.confusion[c]) for c in range(4 - classes_per_task, 4)]
-    assert sum(last) / len(last) > 0.5
+def test_does_what_every_learner_must(name: str) -> None:
+    check_learner(METHODS[name], settings={**PLAIN, **SMALL.get(name, {})}, brief=brief(name))
 
 
 @every_method
-def test_answers_over_the_classes_seen_and_no_others(name: str, tiny: Dataset) -> None:
-    learner = build(name, tiny)
-    images = tiny.test.images[:5]
-    for task in ClassStream(tiny, 1, order=[3, 0], cumulative=METHODS[name].given_all_data):
-        learner.learn(task, observe=Silent())
-        assert learner.scores(images).shape == (5, len(task.seen))
+def test_another_seed_gives_other_bits(name: str) -> None:
+    assert fingerprint(trained(name).state()) != fingerprint(learn(name, seed=1).state())
 
 
 @every_method
-def test_another_seed_gives_other_bits(name: str, npz: Path) -> None:
-    assert fingerprint(trained(name).state()) != fingerprint(learn(name, load(f"npz:{npz}"), seed=1).state())
-
-
-@every_method
-def test_survives_save_and_load(name: str, tiny: Dataset) -> None:
-    other = build(name, tiny, seed=9)
+def test_survives_save_and_load(name: str) -> None:
+    """Whatever the learner was before it was loaded."""
+    other = build(name, seed=9)
     other.load(trained(name).state())
-    images = tiny.test.images
+    images = toy_dataset().test.images
     assert torch.equal(trained(name).scores(images), other.scores(images))
     assert fingerprint(trained(name).state()) == fingerprint(other.state())
 
 
 @every_method
-def test_repeats_under_a_seed_though_stopped_again_and_again(name: str, npz: Path) -> None:
-    """Whatever else draws numbers; and saved in the middle of a task, loaded by a new learner: the same bits."""
-    torch.manual_seed(1)
-    learner = build(name, load(f"npz:{npz}"))
-    for task in ClassStream(load(f"npz:{npz}"), 2, cumulative=METHODS[name].given_all_data):
-        stops = iter([3, 8, 13, 60, 101, 47] if task.index else [])
-        done = False
-        while not done:
-            try:
-                learner.learn(task, observe=Interrupt(next(stops, 0)))
-                done = True
-            except InterruptedError:
-                state = copy.deepcopy(learner.state())
-                learner = build(name, load(f"npz:{npz}"))
-                learner.load(state)
-    assert fingerprint(learner.state()) == fingerprint(trained(name).state())
-
-
-def past_images_in(state: object, images: torch.Tensor) -> int:
-    """How many of the images lie somewhere in a state, whatever the shape, as bytes or as floats of either scale."""
-    texts: list[bytes] = []
-
-    def collect(node: object) -> None:
-        if isinstance(node, dict):
-            for value in node.values():
-                collect(value)
-        elif isinstance(node, torch.Tensor):
-            ways = [node] if node.dtype == torch.uint8 else [node, node * 255, (node + 1) * 127.5]
-            for way in ways:
-                # in the order of its dimensions, and in the order of the memory
-                flat = way.double().nan_to_num().round().clamp(0, 255).to(torch.uint8)
-                texts.append(flat.contiguous().numpy().tobytes())
-                if flat.dim() == 4:
-                    texts.append(flat.permute(0, 2, 3, 1).contiguous().numpy().tobytes())
-
-    collect(state)
-    whole = b"|".join(texts)
-    return sum(
-        any(way.contiguous().numpy().tobytes() in whole for way in (image, image.permute(1, 2, 0))) for image in images
-    )
+def test_a_new_learner_knows_as_little_as_a_loaded_one(name: str) -> None:
+    """A state from before the first task is a state as well."""
+    other = build(name, seed=9)
+    other.load(build(name).state())
+    assert fingerprint(other.state()) == fingerprint(build(name).state())
 
 
 @every_method
-def test_keeps_no_past_image_unless_it_says_so(name: str, npz: Path) -> None:
-    past = load(f"npz:{npz}").take_train()
-    images = past.images[torch.as_tensor(past.labels) < 2]
-    found = past_images_in(trained(name).state(), images)
+def test_keeps_past_images_where_it_says_so_and_nowhere_else(name: str) -> None:
+    past = toy_dataset().take_train()
+    found = images_in(trained(name).state(), past.images[past.labels < 2])
     method = METHODS[name]
-    if method.is_strict(method.settings()):
+    if method.is_strict(method.settings):
         assert found == 0
     elif not method.given_all_data:  # joint training is handed all images anew, and keeps none
         assert found > 0
 
 
-def test_the_search_finds_a_hidden_image(npz: Path) -> None:
-    images = load(f"npz:{npz}").take_train().images[:3]
+def test_the_search_finds_a_hidden_image() -> None:
+    images = toy_dataset().take_train().images[:3]
     for hidden in (images[:1], images[0].flatten(), images[:1].float() / 127.5 - 1, images[:1].float().flatten() / 255):
-        assert past_images_in({"a": {"b": hidden.clone(), "c": torch.zeros(5)}}, images) == 1
-    assert past_images_in({"a": torch.zeros(3, 1, 32, 32)}, images) == 0
+        assert images_in({"a": {"b": hidden.clone(), "c": torch.zeros(5)}}, images) == 1
+    assert images_in({"a": torch.zeros(3, 1, 32, 32)}, images) == 0
 
 
 @every_method
@@ -158,3 +116,277 @@ def test_describes_itself(name: str) -> None:
         assert f"{method.bound} bound" in method.summary
     if method.given_all_data:
         assert not method.strict
+
+
+def test_who_can_do_what() -> None:
+    def able(kind: Any) -> set[str]:
+        return {name for name in METHODS if isinstance(build(name), kind)}
+
+    assert able(Retains) == {"dgmw", "dgma"}
+    assert able(Samples) == able(Embeds) == {"dgmw", "dgma", "mergan", "mergan-ra", "ewcm"}
+
+
+# ---------------------------------------------------------------- who fails, and what is said
+
+
+class Good(PlainLearner):
+    """Fine-tuning with another name."""
+
+    def __init__(self, ctx: Context[MethodSettings]) -> None:
+        super().__init__(ctx, start="warm")
+
+
+class KeepsAView(Good):
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        self.kept = task.images[:1]
+        super().learn(task, observe=observe)
+
+
+class KeepsTargets(Good):
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        self.kept = task.targets
+        super().learn(task, observe=observe)
+
+
+class KeepsCopies(Good):
+    kept: Tensor | None = None
+
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        if self.kept is None:
+            self.kept = task.images[:2].float() / 255
+        super().learn(task, observe=observe)
+
+    def state(self) -> State:
+        return super().state() | ({} if self.kept is None else {"kept": self.kept})
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        self.kept = state.get("kept")
+
+
+class ForgetsItsOptimiser(Good):
+    def state(self) -> State:
+        return {**super().state(), "optimiser": {}}
+
+
+class ForgetsItsProgress(Good):
+    def load(self, state: State) -> None:
+        super().load(state)
+        self.classifier.progress.batch = 0
+
+
+class AnswersTheUnseen(Good):
+    def scores(self, images: Tensor) -> Tensor:
+        scores = super().scores(images)
+        return torch.cat([scores, torch.full((len(scores), 1), -100.0)], 1)
+
+
+class AnswersWithNumbers(Good):
+    def scores(self, images: Tensor) -> Tensor:
+        scores = super().scores(images)
+        return torch.nn.functional.one_hot(scores.argmax(1), scores.shape[1])
+
+
+class AnswersNotANumber(Good):
+    def scores(self, images: Tensor) -> Tensor:
+        return super().scores(images) * float("nan")
+
+
+class DrawsGlobally(Good):
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        torch.rand(1)
+        super().learn(task, observe=observe)
+
+
+class DrawsFromNumpy(Good):
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        np.random.permutation(3)  # noqa: NPY002
+        super().learn(task, observe=observe)
+
+
+class DrawsFromPython(Good):
+    def scores(self, images: Tensor) -> Tensor:
+        random.random()
+        return super().scores(images)
+
+
+class StartsGlobally(Good):
+    def __init__(self, ctx: Context[MethodSettings]) -> None:
+        super().__init__(ctx)
+        torch.nn.Linear(2, 2)
+
+
+class LearnsNothing(Good):
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        self.classifier.begin(len(task.seen), task=task.index, images=len(task), start="warm")
+        with torch.no_grad():
+            for p in self.classifier.net.parameters():
+                p.zero_()
+
+
+class NeverTheSame(Good):
+    numbers = itertools.count()
+
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        super().learn(task, observe=observe)
+        with torch.no_grad():
+            next(self.classifier.net.parameters()).add_(next(self.numbers) * 1e-6)
+
+
+class HasKeysOfNumbers(Good):
+    def state(self) -> State:
+        return {**super().state(), "more": {1: 2}}
+
+
+class HasThingsInItsState(Good):
+    def state(self) -> State:
+        return {**super().state(), "more": {"a": object()}}
+
+
+class Draws(Good):
+    """A generative method whose drawings are grey."""
+
+    def sample(self, class_indices: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
+        shade = torch.randint(0, 256, (1,), generator=generator)
+        return shade.to(torch.uint8).expand(len(class_indices) * count, *self.classifier.ctx.shape).clone()
+
+    def retention(self) -> list[int]:
+        return []
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.classifier.features(images)
+
+    def second_scores(self, images: Tensor) -> Tensor:
+        return self.classifier.scores(images)
+
+
+class DrawsFloats(Draws):
+    def sample(self, class_indices: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
+        return super().sample(class_indices, count, generator=generator) / 255
+
+
+class DrawsOneClass(Draws):
+    def sample(self, class_indices: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
+        return super().sample([0], count, generator=generator)
+
+
+class DrawsAtWill(Draws):
+    numbers = itertools.count()
+
+    def sample(self, class_indices: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
+        return super().sample(class_indices, count, generator=torch.Generator().manual_seed(next(self.numbers)))
+
+
+class Forgets(Draws):
+    def retention(self) -> list[int]:
+        return [0] if self.classifier.classes > 1 else []
+
+
+class ShowsImages(Draws):
+    def features(self, images: Tensor) -> Tensor:
+        return images
+
+
+class AnswersTwiceAlike(Draws):
+    def second_scores(self, images: Tensor) -> Tensor:
+        return self.classifier.scores(images)[:, :1]
+
+
+def entry(build: Any, *, strict: bool = True, draws: bool | None = None) -> Method[MethodSettings]:
+    able = isinstance(build, type) and issubclass(build, Draws) if draws is None else draws
+    return Method(build, MethodSettings(), "a test's", "nothing", "nobody", strict=strict, draws=able)
+
+
+@pytest.mark.parametrize("learner", [Good, Draws])
+def test_a_good_learner_passes(learner: type[Good]) -> None:
+    check_learner(entry(learner))
+
+
+def test_a_method_that_says_so_may_keep_copies() -> None:
+    check_learner(entry(KeepsCopies, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("learner", "said"),
+    [
+        (KeepsAView, r"keeps a view of a task's images or targets: task 1 is over"),
+        (KeepsTargets, r"keeps a view of a task's images or targets: task 1 is over"),
+        (KeepsCopies, r"listed as strict, and 2 images of past tasks are in its state"),
+        (ForgetsItsOptimiser, r"loaded by a new learner, it does not end with the same bits: .* differs at /net/"),
+        (ForgetsItsProgress, r"loaded is not the state that was saved: it differs at /progress/counts/batch$"),
+        (AnswersTheUnseen, r"scores after task 1: \(5, 2\) for 5 images, not \(5, 1\)"),
+        (AnswersWithNumbers, r"scores after task 1: of type torch\.int64"),
+        (AnswersNotANumber, r"scores after task 1: not all are finite"),
+        (DrawsGlobally, r"draws from the global generator of torch when it learns"),
+        (DrawsFromNumpy, r"draws from the global generator of numpy\.random when it learns"),
+        (DrawsFromPython, r"draws from the global generator of random when it answers"),
+        (StartsGlobally, r"draws from the global generator of torch when it is built"),
+        (LearnsNothing, r"has not learned the newest task, with 1 class a task: .* 0% are answered right, chance is"),
+        (NeverTheSame, r"does not repeat under a seed: its state differs at /net/"),
+        (HasKeysOfNumbers, r"has the key 1 at /more; keys are texts"),
+        (HasThingsInItsState, r"holds something of type object at /more/a: its leaves are tensors or JSON values"),
+        (DrawsFloats, r"sample: of type torch\.float32, where uint8"),
+        (DrawsOneClass, r"sample: \(3, 1, 32, 32\) for 3 of 2 classes, not \(6, 1, 32, 32\)"),
+        (DrawsAtWill, r"sample: the same generator does not give the same images"),
+        (Forgets, r"retention: classes \[0\] are not, to the bit, what they were"),
+        (ShowsImages, r"features: \(5, 1, 32, 32\) of torch\.uint8, where \(5, n\) floats"),
+        (AnswersTwiceAlike, r"second_scores after task 2: \(5, 1\) for 5 images, not \(5, 2\)"),
+    ],
+)
+def test_a_broken_learner_is_told_what_is_wrong(learner: type[Good], said: str) -> None:
+    with pytest.raises(AssertionError, match=said) as caught:
+        check_learner(entry(learner))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_it_is_listed_with_is_what_it_can_do() -> None:
+    with pytest.raises(AssertionError, match="listed with draws=True, and its learner has no `sample`"):
+        check_learner(entry(Good, draws=True))
+    with pytest.raises(AssertionError, match="listed with draws=False, and its learner has `sample`"):
+        check_learner(entry(Draws, draws=False))
+
+
+@dataclass(frozen=True)
+class Own(Group):
+    group = "own"
+    rate: float = setting(1.0, "a setting of a test's own", above=0)
+
+
+@dataclass(frozen=True)
+class OwnSettings(MethodSettings):
+    own: Own = Own()
+
+
+def test_settings_reach_the_learner() -> None:
+    told: set[tuple[float, int, tuple[int, int, int]]] = set()
+
+    def build(ctx: Context[OwnSettings]) -> Learner:
+        told.add((ctx.settings.own.rate, ctx.classifier.epochs, ctx.shape))
+        return PlainLearner(ctx, start="warm")
+
+    mine = Method(build, OwnSettings(), "a test's", "nothing", "nobody")
+    check_learner(mine, settings={"own.rate": 2, "classifier.epochs": 5}, brief={"classifier.epochs": 1})
+    assert told == {(2.0, 5, (1, 32, 32)), (2.0, 5, (3, 32, 32)), (2.0, 1, (1, 32, 32))}
+    with pytest.raises(ConfigError, match="unknown setting"):
+        check_learner(mine, settings={"own.speed": 2})
+
+
+def test_another_data_set_is_used_as_it_is() -> None:
+    shapes: set[tuple[int, int, int]] = set()
+
+    def build(ctx: Context[MethodSettings]) -> Learner:
+        shapes.add(ctx.shape)
+        return Good(ctx)
+
+    check_learner(entry(build), toy_dataset(classes=3, channels=3, size=64))
+    assert shapes == {(3, 64, 64)}
+    with pytest.raises(AssertionError, match="toy has too few classes"):
+        check_learner(entry(build), toy_dataset(classes=2))
+
+
+def test_the_global_generators_are_left_as_they_were() -> None:
+    before = random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    check_learner(entry(Good))
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert np.random.get_state()[1].tolist() == before[2]  # type: ignore[index]  # noqa: NPY002

@@ -13,12 +13,12 @@ from PIL import Image
 from torch import Tensor
 
 from conftest import SMALL, write_npz
-from engram.data.datasets import load
+from engram.data.datasets import load_dataset
 from engram.data.stream import ClassStream
 from engram.evaluation.quality import NEIGHBOURS, coverage, replay_quality
 from engram.experiment.pictures import png, sheet
 from engram.experiment.records import read_records
-from engram.experiment.run import Request, run
+from engram.experiment.run import Request, execute
 
 
 def test_coverage_against_a_loop() -> None:
@@ -42,9 +42,9 @@ class Copier:
     def __init__(self, images: list[Tensor]) -> None:
         self.images = images
 
-    def sample(self, columns: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
-        rows = torch.randint(len(self.images[columns[0]]), (count,), generator=generator)
-        return self.images[columns[0]][rows]
+    def sample(self, class_indices: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
+        rows = torch.randint(len(self.images[class_indices[0]]), (count,), generator=generator)
+        return self.images[class_indices[0]][rows]
 
     def features(self, images: Tensor) -> Tensor:
         return images.float().flatten(1)
@@ -55,7 +55,7 @@ class Copier:
 
 
 def test_a_copy_is_perfect_and_another_class_is_not(tmp_path: Path) -> None:
-    dataset = load(f"npz:{write_npz(tmp_path / 'a.npz')}")
+    dataset = load_dataset(f"npz:{write_npz(tmp_path / 'a.npz')}")
     images: list[Tensor] = []
     for task in ClassStream(dataset, 1):
         images.append(task.images.clone())
@@ -76,8 +76,8 @@ def test_a_run_records_the_quality_of_its_replay_and_shows_it(tmp_path: Path) ->
         "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
     )
     data = write_npz(tmp_path / "a.npz", classes=2, per_class=20)
-    settings = {f"method.{name}": value for name, value in SMALL["dgmw"].items()} | {"training.epochs": 1}
-    folder = run(Request(dataset=f"npz:{data}", method="dgmw", settings=settings), tmp_path / "run", tensorboard=True)
+    asked = Request(dataset=f"npz:{data}", method="dgmw", settings={**SMALL["dgmw"], "classifier.epochs": 1})
+    folder = execute(asked, tmp_path / "run", tensorboard=True)
     found = [record for record in read_records(folder) if record["kind"] == "quality"]
     assert [record["task"] for record in found] == [0, 1]
     assert [len(record["recognised"]) for record in found] == [1, 2]

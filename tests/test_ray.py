@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("ray")
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
     """Two cores: a cluster of our own, unless one is running."""
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'engram[ray]'")
+    pytest.importorskip("ray", reason="ray is not installed")
     with connected("auto", cores=2) as found:
         yield found
 
@@ -39,7 +39,7 @@ def plan(tmp_path: Path, methods: list[str], *, epochs: int, out: str = "bench")
     data = tmp_path / "a.npz"
     if not data.exists():
         write_npz(data, classes=3, per_class=12)
-    settings = [f"training.epochs={epochs}", "training.batch_size=8"]
+    settings = [f"classifier.epochs={epochs}", "classifier.batch_size=8"]
     return Plan([f"npz:{data}"], methods, [0], tmp_path / out, jobs=2, threads=1, settings=settings)
 
 
@@ -132,7 +132,7 @@ def test_the_command_joins_a_cluster_and_stops_on_ctrl_c(machines: Machines, tmp
     ray = pytest.importorskip("ray")
     write_npz(tmp_path / "a.npz", classes=3, per_class=40)
     words = ["bench", "--ray", ray.get_runtime_context().gcs_address, "--dataset", "npz:./a.npz", "--out", "bench"]
-    words += ["--methods", "finetune,joint", "--set", "training.epochs=60", "--set", "training.batch_size=8"]
+    words += ["--methods", "finetune,joint", "--set", "classifier.epochs=60", "--set", "classifier.batch_size=8"]
     # relative paths: Ray's workers live elsewhere
     process = subprocess.Popen([sys.executable, "-m", "engram", *words], stdout=subprocess.PIPE, cwd=tmp_path)
     records = tmp_path / "bench" / "a.npz-finetune-seed0" / "records.jsonl"
@@ -152,7 +152,7 @@ def test_the_command_joins_a_cluster_and_stops_on_ctrl_c(machines: Machines, tmp
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "127.0.0.1:123456"])
 def test_where_nobody_answers(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'engram[ray]'")
+    pytest.importorskip("ray", reason="ray is not installed")
     assert call(["bench", "--ray", address, "--methods", "finetune", "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert said == f"engram: --ray {address}: nobody answers there; give HOST:PORT of a running cluster, or auto\n"
@@ -171,4 +171,4 @@ def test_without_ray_it_names_the_extra(
 
     monkeypatch.setattr(builtins, "__import__", without_ray)
     assert call(["bench", "--ray", "auto", "--methods", "finetune", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == "engram: --ray needs a package: pip install 'engram[ray]'\n"
+    assert capsys.readouterr().err == "engram: --ray needs more packages: pip install 'engram-continual[ray]'\n"

@@ -13,18 +13,19 @@ from PIL import Image
 
 from conftest import SMALL_GAN, write_npz
 from engram.cli import call
+from engram.data.datasets import load_dataset
 from engram.errors import ConfigError
 from engram.experiment import checkpoint
 from engram.experiment.reopen import reopen, verify
 from engram.memory.exemplars import herd
 
-QUICK = {**SMALL_GAN, "epochs": 3, "steps": 6, "replay": 64}
+QUICK = {**SMALL_GAN, "gan.epochs": 3, "gan.steps": 6, "replay.images": 64}
 
 
 def trained(tmp_path: Path, method: str, *more: str, channels: int = 1) -> Path:
     npz = write_npz(tmp_path / "a.npz", channels=channels)
-    settings = [f"method.{name}={value}" for name, value in QUICK.items()] if method.startswith("dgm") else []
-    settings += ["training.epochs=1", "runtime.threads=1", "stream.order=2,0,1", *more]
+    settings = [f"{name}={value}" for name, value in QUICK.items()] if method.startswith("dgm") else []
+    settings += ["classifier.epochs=1", "runtime.threads=1", "stream.order=2,0,1", *more]
     words = ["run", "--dataset", f"npz:{npz}", "--method", method, "--out", str(tmp_path / "run")]
     assert call([*words, *(word for setting in settings for word in ("--set", setting))]) == 0
     return tmp_path / "run"
@@ -66,9 +67,7 @@ def test_a_changed_weight_a_kept_image_and_a_flipped_byte_are_found(
     assert "Other code or another machine may change last bits; since the run: " in out
     assert "commit: elsewhere -> " in out
 
-    from engram.data.datasets import load
-
-    hidden = load(f"npz:{tmp_path / 'a.npz'}").take_train().images[:1]
+    hidden = load_dataset(f"npz:{tmp_path / 'a.npz'}").take_train().images[:1]
     saved.state["hidden"] = hidden.float() / 127.5 - 1
     checkpoint.save(folder, saved.state, saved.meta)
     assert [line.ok for line in verify(folder) if line.what == "strictness"] == [False]
@@ -90,7 +89,7 @@ def test_what_cannot_be_checked_is_not_called_good(tmp_path: Path, capsys: pytes
 
 
 def test_the_relaxed_setting_says_what_it_stores(tmp_path: Path) -> None:
-    folder = trained(tmp_path, "dgmw", "method.K=6", "method.selection=herding")
+    folder = trained(tmp_path, "dgmw", "exemplars.budget=6", "exemplars.selection=herding")
     line = verify(folder)[-1]
     assert line.ok
     assert "not strict: it stores real images" in line.detail
@@ -117,10 +116,10 @@ def test_sample_and_predict(tmp_path: Path, channels: int, capsys: pytest.Captur
 def test_a_class_is_meant_by_its_name_or_else_by_its_number(one_task: Path) -> None:
     run = reopen(one_task)
     named = replace(run, names=("cat", "2", "a, b"), numbers=(2, 0, 5))
-    assert [named.column(word) for word in ("cat", "2", "0", "5")] == [0, 1, 1, 2]
+    assert [named.class_index(word) for word in ("cat", "2", "0", "5")] == [0, 1, 1, 2]
     for word in ("dog", "1", "-1", "²", ""):
         with pytest.raises(ConfigError, match="unknown class"):
-            named.column(word)
+            named.class_index(word)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from engram.cli import call
+from engram.errors import RunError
 from engram.evaluation.paper import TABLE_1, TABLE_3, TABLE_4
-from engram.experiment.folder import occupied
+from engram.experiment.folder import locked
 from engram.report import charts, views
 from engram.report.build import build, write
 from engram.report.compare import compare, verdict
@@ -62,17 +63,17 @@ def test_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
 
 def test_configurations_are_never_averaged_together(tmp_path: Path) -> None:
     write_run(tmp_path / "a", accuracy=[1.0, 0.9])
-    write_run(tmp_path / "b", accuracy=[1.0, 0.7], seed=1, settings={"method.r": 0.5}, strict=False)
+    write_run(tmp_path / "b", accuracy=[1.0, 0.7], seed=1, settings={"exemplars.ratio": 0.5}, strict=False)
     first, second = groups_of(tmp_path)
-    assert (first.label, second.label) == ("dgmw (r=0)", "dgmw (r=0.5)")
+    assert (first.label, second.label) == ("dgmw", "dgmw, r=0.5")
     assert (first.section, second.section) == ("Strict", "With stored samples")
     assert [g.final and round(g.final.value, 6) for g in (first, second)] == [90.0, 70.0]
 
 
 def test_a_name_says_once_what_is_stored(tmp_path: Path) -> None:
     for number, (r, k) in enumerate([("0", 0), ("0.5", 0), ("0", 1000)]):
-        write_run(tmp_path / str(number), strict=False, settings={"method.r": r, "method.K": k})
-    assert [g.label for g in groups_of(tmp_path)] == ["dgmw (r=0)", "dgmw (r=0.5)", "dgmw (K=1000)"]
+        write_run(tmp_path / str(number), strict=False, settings={"exemplars.ratio": r, "exemplars.budget": k})
+    assert [g.label for g in groups_of(tmp_path)] == ["dgmw", "dgmw, r=0.5", "dgmw, K=1000"]
 
 
 def test_runs_in_another_precision_are_another_configuration(tmp_path: Path) -> None:
@@ -82,17 +83,49 @@ def test_runs_in_another_precision_are_another_configuration(tmp_path: Path) -> 
     assert [g.seeds for g in groups_of(tmp_path)] == ["0, 1", "2"]
 
 
-def test_a_setting_that_came_later_does_not_part_new_seeds_from_old(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", seed=0)
-    write_run(tmp_path / "b", seed=1, settings={"method.real_now": 0.0, "method.critic": "auto"})
-    write_run(tmp_path / "c", seed=2, settings={"method.real_now": 0.5, "method.critic": "auto"})
-    assert [g.seeds for g in groups_of(tmp_path)] == ["0, 1", "2"]
+def test_an_archive_counts_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    write_run(tmp_path / "mnist" / "dgmw" / "default" / "seed0")
+    old = write_run(tmp_path / "archive" / "mnist" / "dgmw" / "first" / "seed0", settings={"generator.width": 6})
+    assert [run.label for run in gather([tmp_path]).runs] == ["default"]
+    assert [(run.label, run.archived) for run in gather([tmp_path], archive=True).runs] == [
+        ("first", True),
+        ("default", False),
+    ]
+    for named in (tmp_path / "archive", tmp_path / "archive" / "mnist", old):
+        assert [run.label for run in gather([named]).runs] == ["first"]
+    (tmp_path / "only").mkdir()
+    (tmp_path / "archive").rename(tmp_path / "only" / "archive")
+    with pytest.raises(RunError, match="holds no run"):
+        gather([tmp_path / "only"])
+
+
+@pytest.mark.parametrize(("number", "shown"), [(None, "1"), (1, "1"), (3, "3"), ("2", "'2'")])
+def test_another_format_is_refused_in_one_sentence(number: object, shown: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "good")
+    lines = (write_run(tmp_path / "other", seed=1) / "records.jsonl").read_text().splitlines(keepends=True)
+    head = json.loads(lines[0]) | {"format": number}
+    if number is None:
+        del head["format"]
+    (tmp_path / "other" / "records.jsonl").write_text("".join([json.dumps(head) + "\n", *lines[1:]]))
+    found = gather([tmp_path])
+    assert [run.name for run in found.runs] == ["good"]
+    (refused,) = found.blank
+    assert refused.place == "other"
+    assert f"of record format {shown}, this version reads format 2; use the version" in refused.text
+    assert not found.problems
+
+
+def test_the_default_stands_for_its_method(tmp_path: Path) -> None:
+    for label, ratio in [("budget", 0.1), ("default", 0.0), ("exemplars", 0.5)]:
+        write_run(tmp_path / "dgmw" / label / "seed0", strict=False, settings={"exemplars.ratio": ratio})
+    (g,) = one_per_method(groups_of(tmp_path))
+    assert g.runs[0].label == "default"
 
 
 def test_what_is_stored_makes_lines_of_their_own(tmp_path: Path) -> None:
     """Of configurations that store alike one is drawn; those that store more or less are compared."""
     for number, (r, steps) in enumerate([("0.1", 5), ("0.5", 5), ("0.5", 9)]):
-        settings = {"method.r": r, "method.K": 0, "method.steps": steps}
+        settings = {"exemplars.ratio": r, "exemplars.budget": 0, "gan.steps": steps}
         write_run(tmp_path / str(number), strict=False, settings=settings)
     found = groups_of(tmp_path)
     assert len(found) == 3
@@ -163,7 +196,7 @@ def test_matrices_and_growth(tmp_path: Path) -> None:
 
 def test_cost_over_tasks_is_shown_of_the_longest_run(tmp_path: Path) -> None:
     write_run(tmp_path / "short", accuracy=[1.0, 0.8])
-    write_run(tmp_path / "long", accuracy=[1.0, 0.8, 0.7], settings={"method.width": 4})
+    write_run(tmp_path / "long", accuracy=[1.0, 0.8, 0.7], settings={"generator.width": 4})
     groups = groups_of(tmp_path)
     made = cost(groups[0].data, groups)
     assert made is not None
@@ -202,7 +235,7 @@ def test_bands_are_a_standard_deviation(tmp_path: Path) -> None:
 
 def test_tables_2_to_4(tmp_path: Path) -> None:
     write_run(tmp_path / "w", accuracy=TEN)
-    write_run(tmp_path / "k", accuracy=TEN, strict=False, settings={"method.K": 1000})
+    write_run(tmp_path / "k", accuracy=TEN, strict=False, settings={"exemplars.budget": 1000})
     groups = groups_of(tmp_path)
     second = views.table_2(groups[0].data, groups)
     assert second is not None
@@ -276,7 +309,7 @@ def test_every_folder_is_shown_as_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "begun" / "config.json").write_text("{}")
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "records.jsonl").write_text("{}\n")
-    with occupied(write_run(tmp_path / "going", seed=3, accuracy=[1.0], tasks=3)):
+    with locked(write_run(tmp_path / "going", seed=3, accuracy=[1.0], tasks=3)):
         table = views.all_runs(gather([tmp_path]))
     states = {row.cells[0].text: row.cells[5].text for row in table.rows}
     assert states == {
@@ -340,14 +373,14 @@ def test_a_table_in_three_formats() -> None:
 def test_comparison_knows_what_seeds_do(tmp_path: Path) -> None:
     for seed, (old, new) in enumerate([(0.90, 0.95), (0.91, 0.951), (0.905, 0.949)]):
         write_run(tmp_path / "old" / f"w{seed}", seed=seed, accuracy=[1.0, old])
-        write_run(tmp_path / "new" / f"w{seed}", seed=seed, accuracy=[1.0, new], settings={"training.epochs": 5})
+        write_run(tmp_path / "new" / f"w{seed}", seed=seed, accuracy=[1.0, new], settings={"classifier.epochs": 5})
     write_run(tmp_path / "new" / "a", method="dgma")
     table = compare(groups_of(tmp_path / "old"), groups_of(tmp_path / "new"))
     first = dict(zip(table.columns, (c.text for c in table.rows[0].cells), strict=True))
     assert first["old"] == "90.50 ± 0.50"
     assert first["change"] == "4.50"
     assert first["beyond the seeds' spread?"] == "yes"
-    assert first["settings changed"] == "training.epochs 3 → 5"
+    assert first["settings changed"] == "classifier.epochs 3 → 5"
     assert table.rows[-1].cells[2].text == "only in the new runs"
     # t of 2.776 at 4 degrees of freedom: standard error 0.5 * sqrt(2 / 3) = 0.408, so 1.133 is the border
     assert verdict(Mean(90.0, 0.5, 3), Mean(91.13, 0.5, 3)) == "no"

@@ -51,8 +51,8 @@ def test_one_run_with_all_figures_weighs_little(tmp_path: Path) -> None:
         "figure2",
         "figure3a",
         "figure3b",
+        "figure4",
         "figure5",
-        "figure6",
         "forgetting",
         "confusion",
         "quality",
@@ -134,6 +134,26 @@ def page(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[bro
         yield opened
 
 
+OPEN, CLOSE = (f"document.querySelectorAll('details').forEach((f) => {{ f.open = {v}; }})" for v in ("true", "false"))
+
+
+def _soon(page: browser.Browser, condition: str) -> bool:
+    """Whether it comes true within seconds: a page scrolls at leisure."""
+    script = (
+        f"(async () => {{ for (let i = 0; i < 100 && !({condition}); i++) await new Promise((r) => setTimeout(r, 50));"
+    )
+    return bool(page.run(f"{script} return {condition}; }})()"))
+
+
+def click(page: browser.Browser, selector: str) -> None:
+    """As a hand does it, which needs no script."""
+    page.run(f"document.querySelector('{selector}').scrollIntoView({{behavior: 'instant', block: 'center'}})")
+    middle = "((box) => [box.x + 20, box.y + box.height / 2])"
+    x, y = page.run(f"{middle}(document.querySelector('{selector}').getBoundingClientRect())")
+    for kind in ("mousePressed", "mouseReleased"):
+        page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
 @pytest.mark.xdist_group("browser")
 class TestInABrowser:
     def test_it_loads_in_silence(self, page: browser.Browser, report: Path) -> None:
@@ -142,6 +162,42 @@ class TestInABrowser:
         page.open(address)
         assert page.requests() == [address]
         assert page.complaints() == []
+
+    def test_closed_it_is_short_and_begins_with_cards_and_contents(self, page: browser.Browser, report: Path) -> None:
+        for width, height in ((1280, 800), (400, 844)):
+            page.resize(width, height)
+            page.open((report / "index.html").as_uri())
+            assert page.run("document.querySelectorAll('details[open]:not(details details)').length") == 0
+            assert page.run("document.documentElement.scrollHeight") < 2 * height
+            assert page.run("document.querySelector('nav').getBoundingClientRect().bottom") < height
+            page.run(OPEN)
+            assert page.run("document.documentElement.scrollHeight") > 5 * height
+
+    @pytest.mark.parametrize("target", ["data-mnist", "figure4-mnist", "table4-mnist", "runs-all"])
+    def test_a_link_opens_what_it_leads_to(self, page: browser.Browser, report: Path, target: str) -> None:
+        """In the address, by a click, and by a second click after it was closed."""
+        page.resize(1280, 800)
+        there = f"document.getElementById('{target}')"
+        open_ = f"{there}.checkVisibility() && {there}.closest('details').open"
+        seen = f"({open_} && Math.abs({there}.getBoundingClientRect().top) < innerHeight)"
+        still = "document.documentElement.style.scrollBehavior = 'auto'"
+        address = (report / "index.html").as_uri()
+        page.open(f"{address}?{target}#{target}")
+        assert _soon(page, seen)
+        page.open(f"{address}?click-{target}")
+        page.run(f"{still}; document.querySelector('.skip').href = '#{target}'")
+        for _ in range(2):
+            page.run(CLOSE)
+            assert not page.run(seen)
+            page.run("document.querySelector('.skip').click()")
+            assert _soon(page, seen)
+
+    def test_all_sections_open_and_close_at_once(self, page: browser.Browser, report: Path) -> None:
+        page.open((report / "index.html").as_uri())
+        for text, count in (("Close all sections", "0"), ("Open all sections", "folds.length")):
+            page.run("document.getElementById('open-all').click()")
+            assert page.run("document.getElementById('open-all').textContent") == text
+            assert page.run(f"folds.filter((fold) => !fold.open).length === {count}")
 
     def test_sorting(self, page: browser.Browser, report: Path) -> None:
         page.open((report / "index.html").as_uri())
@@ -161,6 +217,7 @@ class TestInABrowser:
 
     def test_hiding_a_method(self, page: browser.Browser, report: Path) -> None:
         page.open((report / "index.html").as_uri())
+        page.run(OPEN)
         boxes = "[...document.querySelectorAll('#methods label')]"
         page.run(f"{boxes}.find(l => l.textContent.trim() === 'dgma').firstChild.click()")
         assert page.run("[...document.querySelectorAll('tr[data-method=dgma]')].every(r => r.offsetHeight === 0)")
@@ -172,6 +229,15 @@ class TestInABrowser:
         page.run(f"document.querySelector('[id^=figure2] .plot').dispatchEvent({key})")
         assert page.run("document.getElementById('tip').textContent") == "dgma, classes seen 1: 100.00 %"
         assert page.run("!document.getElementById('tip').hidden")
+
+    def test_type_is_of_one_size_in_all_figures(self, page: browser.Browser, report: Path) -> None:
+        page.resize(1280, 800)
+        page.open((report / "index.html").as_uri())
+        page.run(OPEN)
+        scale = "(s) => s.getBoundingClientRect().width / s.viewBox.baseVal.width"
+        scales = page.run(f"[...document.querySelectorAll('.plot svg')].map({scale})")
+        assert len(scales) > 8
+        assert scales == [pytest.approx(1.0, abs=0.01)] * len(scales)
 
     @pytest.mark.parametrize(("width", "height"), [(1200, 850), (390, 844)])
     def test_it_fits(self, page: browser.Browser, report: Path, width: int, height: int, tmp_path: Path) -> None:
@@ -185,16 +251,24 @@ class TestInABrowser:
         # the answers stand on the first screen
         assert page.run("document.querySelector('.card dl').getBoundingClientRect().bottom") < height
 
-    def test_it_fits_on_paper(self, page: browser.Browser, report: Path) -> None:
+    @pytest.mark.parametrize("scripts", [True, False])
+    def test_it_fits_on_paper(self, page: browser.Browser, report: Path, scripts: bool) -> None:
+        """All of it: what is folded on the screen is printed too."""
+        page.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         page.call("Emulation.setDeviceMetricsOverride", width=703, height=1032, deviceScaleFactor=1, mobile=False)
         page.call("Emulation.setEmulatedMedia", media="print")  # what an A4 page holds between its margins
-        page.open((report / "index.html").as_uri())
-        wide = "section[aria-labelledby='runs-all'] table"  # on a landscape page of its own
-        script = f"[...document.querySelectorAll('table, svg')].filter(t => !t.matches(`{wide}`))"
-        assert page.run(f"{script}.filter(t => t.getBoundingClientRect().right > innerWidth).length") == 0
-        assert page.run(f"{script}.length") > 5
-        page.call("Emulation.setEmulatedMedia", media="")
-        page.call("Emulation.clearDeviceMetricsOverride")
+        try:
+            page.open((report / "index.html").as_uri())
+            wide = "#runs-all table"  # on a landscape page of its own
+            script = f"[...document.querySelectorAll('table, svg')].filter(t => !t.matches(`{wide}`))"
+            assert page.run(f"{script}.filter(t => t.getBoundingClientRect().right > innerWidth).length") == 0
+            assert page.run(f"{script}.length") > 5
+            assert page.run(f"{script}.every(t => t.checkVisibility() && t.getBoundingClientRect().height > 0)")
+            assert page.run("document.documentElement.scrollHeight") > 5000
+        finally:
+            page.call("Emulation.setScriptExecutionDisabled", value=False)
+            page.call("Emulation.setEmulatedMedia", media="")
+            page.call("Emulation.clearDeviceMetricsOverride")
 
     def test_it_reads_without_scripts(self, page: browser.Browser, report: Path) -> None:
         page.call("Emulation.setScriptExecutionDisabled", value=True)
@@ -202,6 +276,10 @@ class TestInABrowser:
             page.open((report / "index.html").as_uri())
             text = page.run("document.body.innerText")
             assert page.run("document.querySelectorAll('.plot svg').length") > 8
+            assert not page.run("document.getElementById('table1-mnist').checkVisibility()")
+            click(page, "#data-mnist > summary")
+            assert page.run("document.getElementById('table1-mnist').checkVisibility()")
+            assert page.run("document.getElementById('open-all').hidden"), "it would do nothing"
         finally:
             page.call("Emulation.setScriptExecutionDisabled", value=False)
         assert "93.00" in text
@@ -214,10 +292,12 @@ class TestInABrowser:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             page.open(server.address)
             assert "1 of 3" in page.run("document.body.textContent")
+            page.run("document.getElementById('runs-all').open = true")
             write_run(run, accuracy=[1.0, 0.9], tasks=3)
             page.events.clear()
             page.wait("Page.loadEventFired")
             assert "2 of 3" in page.run("document.body.textContent")
+            assert page.run("folds.filter((f) => f.open).map((f) => f.id)") == ["data-mnist-1", "runs-all"]
             assert page.complaints() == []
             assert all(url.startswith(server.address) for url in page.requests())
             server.shutdown()

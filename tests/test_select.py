@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from engram.cli import call
-from engram.data.datasets import load
+from engram.data.datasets import load_dataset
 from engram.data.formats import decode_image
+from engram.data.select import select
 
 NAMES = ["n01", "n02", "n03"]
 
@@ -35,11 +36,36 @@ def test_the_chosen_classes_are_there_and_learned_from_the_same_pixels(source: P
     assert call(words) == 0
     assert sorted(path.name for path in (out / "train").iterdir()) == ["n01", "n03"]
     assert len(list(out.rglob("*.png"))) == 2 * 3 + 2 * 2
-    small, large = load(f"folder:{out}"), load(f"folder:{source}")
+    small, large = load_dataset(f"folder:{out}"), load_dataset(f"folder:{source}")
     rows = [int(np.flatnonzero(large.test.labels.numpy() == label)[0]) for label in (0, 2)]
     mine = [int(np.flatnonzero(small.test.labels.numpy() == label)[0]) for label in (0, 1)]
     assert small.test.images[mine].equal(large.test.images[rows])
     assert decode_image(out / "train" / "n01" / "n01_0.png", 3).shape == (3, 32, 32)
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_images_are_of_the_size_that_was_asked_for(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], size: int
+) -> None:
+    out = tmp_path / "out"
+    assert call(["data", "select", str(source), "--out", str(out), "--image-size", str(size)]) == 0
+    assert f"12 training and 6 test images at {size}x{size}" in capsys.readouterr().out
+    small, large = (load_dataset(f"folder:{place}", image_size=size) for place in (out, source))
+    assert small.test.images.equal(large.test.images)
+    assert small.take_train().images.equal(large.take_train().images)
+    assert (small.shape, small.scaling) == ((3, size, size), f"{size}x{size}, as they are")
+
+
+def test_one_class_and_images_that_share_a_name(source: Path, tmp_path: Path) -> None:
+    folder = source / "train" / "n01"
+    (folder / "more").mkdir()
+    for place, suffix in ((folder, "webp"), (folder, "png"), (folder / "more", "bmp")):
+        Image.new("RGB", (40, 40)).save(place / f"n01_0.{suffix}")
+    out = tmp_path / "out"
+    assert select(source, out, classes=["n01"]) == (7, 2)
+    assert len(list((out / "train" / "n01").rglob("*.png"))) == 7
+    assert (out / "train" / "n01" / "more" / "n01_0.png").exists()
+    assert load_dataset(f"folder:{out}").train_counts == (7,)
 
 
 def test_a_flat_validation_folder_goes_by_its_list(source: Path, tmp_path: Path) -> None:
@@ -66,7 +92,7 @@ def test_a_flat_validation_folder_goes_by_its_list(source: Path, tmp_path: Path)
     ("words", "says"),
     [
         (["--classes", "n01,n09"], "n09"),
-        (["--classes", "n01"], "two or more"),
+        (["--image-size", "48"], "--image-size"),
         (["--per-class", "0"], "--per-class"),
         (["--classes", "@nowhere"], "nowhere"),
         (["--val-classes", "nowhere"], "nowhere"),

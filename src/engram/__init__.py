@@ -1,86 +1,92 @@
 """Engram: class-incremental learning under the strict protocol, with exact retention.
 
-    from engram import ClassStream, build, evaluate, load
+    from engram import ClassStream, build, evaluate, load_dataset
 
 The names below are the public ones. They are imported when first used, so that `import engram` does not wait for torch.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
     from engram.config import Config
-    from engram.data.datasets import Dataset, load
+    from engram.context import Context
+    from engram.data.datasets import Dataset, load_dataset
     from engram.data.stream import ClassStream, Task
     from engram.errors import (
         ConfigError,
         DataError,
         DivergedError,
         EngramError,
+        LostError,
         RunError,
         StrictnessError,
     )
     from engram.evaluation.evaluate import Evaluation, evaluate
-    from engram.experiment.run import Request, run
-    from engram.methods.dgm import DGM
-    from engram.methods.learner import Learner, Method, Silent, Surroundings
+    from engram.experiment.run import run
+    from engram.methods.dgm.learner import DGM
+    from engram.methods.learner import Learner, Method, Observer, Retains, Samples
     from engram.methods.registry import METHODS, build, configure
 
 _HOMES = {
     "engram.config": ["Config"],
-    "engram.data.datasets": ["Dataset", "load"],
+    "engram.context": ["Context"],
+    "engram.data.datasets": ["Dataset", "load_dataset"],
     "engram.data.stream": ["ClassStream", "Task"],
     "engram.errors": [
         "ConfigError",
         "DataError",
         "DivergedError",
         "EngramError",
+        "LostError",
         "RunError",
         "StrictnessError",
     ],
     "engram.evaluation.evaluate": ["Evaluation", "evaluate"],
-    "engram.experiment.run": ["Request", "run"],
-    "engram.methods.learner": ["Learner", "Method", "Silent", "Surroundings"],
-    "engram.methods.dgm": ["DGM"],
+    "engram.experiment.run": ["run"],
+    "engram.methods.dgm.learner": ["DGM"],
+    "engram.methods.learner": ["Learner", "Method", "Observer", "Retains", "Samples"],
     "engram.methods.registry": ["METHODS", "build", "configure"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "DGM",
     "METHODS",
     "ClassStream",
     "Config",
     "ConfigError",
+    "Context",
     "DataError",
     "Dataset",
     "DivergedError",
     "EngramError",
     "Evaluation",
     "Learner",
+    "LostError",
     "Method",
-    "Request",
+    "Observer",
+    "Retains",
     "RunError",
-    "Silent",
+    "Samples",
     "StrictnessError",
-    "Surroundings",
     "Task",
     "build",
     "configure",
     "evaluate",
-    "load",
+    "load_dataset",
     "run",
 ]
 
 
 def __getattr__(name: str) -> object:
     if name in _HOME_OF:
-        return getattr(import_module(_HOME_OF[name]), name)
+        return getattr(_importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'engram' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

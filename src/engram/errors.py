@@ -14,6 +14,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+DISTRIBUTION = "engram-continual"
+"""What pip calls this project; `engram` on PyPI is another one."""
+
 
 class EngramError(Exception):
     """Base of every error that is meant for a person to read."""
@@ -59,3 +62,21 @@ def unknown(what: str, value: str, known: Iterable[str]) -> ConfigError:
     near = difflib.get_close_matches(value, known, n=2, cutoff=0.6)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return ConfigError(f"unknown {what} {value!r}: {hint}Known: {', '.join(known)}")
+
+
+def install_words(extra: str) -> str:
+    """What installs an extra, from a checkout as from a wheel: pip adds to the distribution that is there.
+
+    >>> install_words("ray")
+    "pip install 'engram-continual[ray]'"
+    """
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def missing_extra(what: str, extra: str) -> ConfigError:
+    """An error for something whose packages are not installed.
+
+    >>> str(missing_extra("--ray", "ray"))
+    "--ray needs more packages: pip install 'engram-continual[ray]'"
+    """
+    return ConfigError(f"{what} needs more packages: {install_words(extra)}")

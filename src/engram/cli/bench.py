@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import nullcontext
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from engram.cli.shared import console, parse_setting, signals_set
+from engram.cli.shared import complain, console, parse_setting, say, signals_set
 from engram.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from engram.experiment.bench import Cell, Plan
     from engram.experiment.jobs import Launcher
 
@@ -29,49 +33,72 @@ def do_bench(chosen: argparse.Namespace) -> int:
     with connected(chosen.ray, cores=cores) if chosen.ray else here as machines:
         jobs, threads = share_out(machines.cores, chosen.jobs)
         plan = Plan(datasets, names, numbers, chosen.out, jobs, threads, settings, chosen.preset)
-        return carry_out(plan, machines.start)
+        if chosen.verbose:
+            tell_plan(plan)
+        return carry_out(plan, machines.start, quiet=chosen.quiet)
 
 
-def carry_out(plan: Plan, start: Launcher) -> int:
+def tell_plan(plan: Plan) -> None:
+    """What is about to run, beside the output."""
+    complain(f"{len(plan.cells())} runs, {plan.jobs} at a time, threads for each: {plan.threads}")
+    for cell in plan.cells():
+        complain(shlex.join(["engram", *plan.command(cell)[3:]]))
+
+
+def carry_out(plan: Plan, start: Launcher, *, quiet: bool = False) -> int:
     """Run it, show it, stop it when asked to; the exit code."""
-    from rich.live import Live
-
     from engram.experiment.bench import Stopped, bench, rows
-    from engram.experiment.bench_tables import cell_table, result_table
+    from engram.experiment.bench_tables import result_table
     from engram.experiment.run import Stop
 
-    out, stop, told = console(), Stop(), dict[str, str]()
-    live = Live(console=out, refresh_per_second=2, transient=True) if out.is_terminal else None
-
-    def show(cells: Sequence[Cell]) -> None:
-        if live is not None:
-            live.update(cell_table(cells))
-            return
-        for cell in cells:  # no terminal: a line whenever something has changed
-            done = len(cell.summary.accuracy) if cell.summary else 0
-            now = f"{cell.status} {done}"
-            if told.get(cell.name, "waiting 0") != now:
-                told[cell.name] = now
-                last = cell.summary.last if cell.summary else None
-                answer = "" if last is None else f", task {done}, A = {100 * last:.2f} %"
-                print(f"{cell.name}: {cell.status}{answer}{f' ({cell.error})' if cell.status == 'failed' else ''}")
-
+    out, stop = console(), Stop()
     with signals_set(stop):
         try:
-            if live is not None:
-                live.start()
-            cells = bench(plan, show=show, asked=lambda: stop.asked, start=start)
+            with shown_on(out, quiet=quiet) as show:
+                cells = bench(plan, show=show, asked=lambda: stop.asked, start=start)
         except Stopped:
-            print(f"stopped; every run under {plan.out} is saved: the same command goes on")
+            if not quiet:
+                say(f"stopped; every run under {plan.out} is saved: the same command goes on")
             return 130
-        finally:
-            if live is not None:
-                live.stop()
     out.print(result_table(rows(cells)))
     failed = [cell for cell in cells if cell.status == "failed"]
     for cell in failed:
-        print(f"failed: {cell.name}: {cell.error} (see {cell.log})")
+        say(f"failed: {cell.name}: {cell.error} (see {cell.log})")
     return int(bool(failed))
+
+
+@contextmanager
+def shown_on(out: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[Cell]], None]]:
+    """How the runs are shown: a live table on a terminal, else a line whenever one has changed."""
+    if quiet:
+        yield lambda cells: None
+    elif out.is_terminal:
+        from rich.live import Live
+
+        from engram.experiment.bench_tables import cell_table
+
+        with Live(console=out, refresh_per_second=2, transient=True) as live:
+            yield lambda cells: live.update(cell_table(cells))
+    else:
+        yield Lines().show
+
+
+@dataclass
+class Lines:
+    """A line for every run that has changed."""
+
+    told: dict[str, str] = field(default_factory=dict)
+
+    def show(self, cells: Sequence[Cell]) -> None:
+        """Say what is new."""
+        for cell in cells:
+            done = len(cell.summary.accuracy) if cell.summary else 0
+            now = f"{cell.status} {done}"
+            if self.told.get(cell.name, "waiting 0") != now:
+                self.told[cell.name] = now
+                last = cell.summary.last if cell.summary else None
+                answer = "" if last is None else f", task {done}, A = {100 * last:.2f} %"
+                say(f"{cell.name}: {cell.status}{answer}{f' ({cell.error})' if cell.status == 'failed' else ''}")
 
 
 def words(text: str, flag: str) -> list[str]:
@@ -104,11 +131,11 @@ def seeds(text: str) -> list[int]:
 
 def check(datasets: Sequence[str], names: Sequence[str], settings: Sequence[str], preset: str) -> None:
     """Find mistakes before anything runs."""
-    from engram.data.datasets import load
+    from engram.data.datasets import load_dataset
     from engram.methods.registry import configure
 
+    own = dict(parse_setting(text) for text in settings)
     for dataset in datasets:
-        load(dataset)
-        for name in names:
-            own = dict(parse_setting(text) for text in settings)
-            configure(dataset=dataset, method=name, preset=preset, settings=own)
+        streams = {configure(dataset=dataset, method=name, preset=preset, settings=own).stream for name in names}
+        for holdout, image_size in {(stream.holdout, stream.image_size) for stream in streams}:
+            load_dataset(dataset, holdout=holdout, image_size=image_size)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from engram.cli.shared import console, print_checks
+from engram.cli.shared import console, print_checks, say
 from engram.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 def do_data_list(_: argparse.Namespace) -> int:
@@ -27,37 +32,49 @@ def do_data_list(_: argparse.Namespace) -> int:
             where += f" ({row.note})"
         about = "about " if row.note == "expected" else ""
         table.add_row(
-            row.name, str(row.classes), f"{about}{row.train:,}", f"{about}{row.test:,}", escape(where), row.description
+            row.name,
+            str(row.classes),
+            f"{about}{row.train:,}",
+            f"{about}{row.test:,}",
+            escape(where),
+            escape(row.description),
         )
     out = console()
     out.print(table)
-    out.print("\nYour own: folder:PATH (train/CLASS/*.png|jpg, test/CLASS/… or a share held out), npz:PATH")
+    out.print()
+    say("Your own: folder:PATH (train/CLASS/*.png|jpg|webp|bmp, test/CLASS/… or a share held out), npz:PATH")
     return 0
 
 
 def do_data_fetch(chosen: argparse.Namespace) -> int:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
     from engram.data.fetch import fetch
 
-    out = console()
     for name in chosen.name:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
-            rows: dict[str, Any] = {}
-
-            def show(
-                label: str, done: int, total: int | None, bar: Progress = bar, rows: dict[str, Any] = rows
-            ) -> None:
-                if label not in rows:
-                    rows[label] = bar.add_task(label, total=total)
-                    if not out.is_terminal:
-                        print(label)
-                bar.update(rows[label], completed=done, total=total)
-
+        with progress_of(quiet=chosen.quiet, lines=chosen.verbose) as show:
             folder = fetch(name, progress=show)
-        print(f"{name}: {folder}")
+        if not chosen.quiet:
+            say(f"{name}: {folder}")
     return 0
+
+
+@contextmanager
+def progress_of(*, quiet: bool, lines: bool) -> Iterator[Callable[[str, int, int | None], None]]:
+    """How a download is shown: a bar a file on a terminal, else, or with `lines`, a line a file."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    out = console()
+    rows: dict[str, TaskID] = {}
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True, disable=quiet or not out.is_terminal) as bar:
+
+        def show(label: str, done: int, total: int | None) -> None:
+            if label not in rows:
+                rows[label] = bar.add_task(label, total=total)
+                if lines or not (quiet or out.is_terminal):
+                    say(label)
+            bar.update(rows[label], completed=done, total=total)
+
+        yield show
 
 
 def do_data_select(chosen: argparse.Namespace) -> int:
@@ -81,13 +98,15 @@ def do_data_select(chosen: argparse.Namespace) -> int:
             classes=classes,
             per_class=chosen.per_class,
             val_classes=chosen.val_classes,
+            size=chosen.image_size,
             progress=lambda done, total: bar.update(row, completed=done, total=total),
         )
-    print(f"{chosen.out}: {train:,} training and {test:,} test images at 32x32")
+    size = chosen.image_size
+    say(f"{chosen.out}: {train:,} training and {test:,} test images at {size}x{size}")
     return 0
 
 
 def do_data_check(chosen: argparse.Namespace) -> int:
     from engram.data.datasets import check
 
-    return max(print_checks(check(name), f"{name}: ") for name in chosen.name)
+    return max(print_checks(check(name, image_size=chosen.image_size), f"{name}: ") for name in chosen.name)

@@ -4,82 +4,104 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from engram.cli.shared import console, parse_setting, print_checks, signals_set
+from engram.cli.shared import console, parse_setting, print_checks, say, signals_set, tell_settings
 from engram.errors import ConfigError
+
+if TYPE_CHECKING:
+    from engram.experiment.run import Request
 
 
 def do_run(chosen: argparse.Namespace) -> int:
-    settings = dict(parse_setting(text) for text in chosen.set)
-    from engram import parallel
-    from engram.experiment.progress import Watch, accuracy_table
-    from engram.experiment.records import read_records
-    from engram.experiment.run import Interrupted, Request, Stop, default_folder, run
+    request = asked_for(chosen)
+    from engram import distributed
+    from engram.experiment.progress import ConsoleDisplay, Quiet
+    from engram.experiment.run import Interrupted, Stop, default_folder, execute
 
-    request = Request(
+    folder = chosen.out or default_folder(request.config())
+    out, stop, here = console(), Stop(), distributed.launched()
+    display = Quiet() if chosen.quiet else ConsoleDisplay(out, verbose=chosen.verbose)
+    silent = chosen.quiet or here.rank > 0
+    with signals_set(stop, patient=here.many):
+        try:
+            execute(request, folder, resume=chosen.resume, tensorboard=chosen.tensorboard, display=display, stop=stop)
+        except Interrupted:
+            if not silent:
+                tensorboard = " --tensorboard" if chosen.tensorboard else ""
+                say(f"saved; go on with: engram run --resume --out {shlex.quote(str(folder))}{tensorboard}")
+            return 130
+    if not silent:
+        show_result(folder)
+    return 0
+
+
+def asked_for(chosen: argparse.Namespace) -> Request:
+    """What the words ask for; mistakes in them are found before torch is loaded."""
+    settings = dict(parse_setting(text) for text in chosen.set)
+    if chosen.resume and chosen.config is not None:
+        raise ConfigError(f"--config {chosen.config}: a run that is resumed keeps its settings; leave --config out")
+    from engram.experiment.run import Request
+
+    return Request(
         dataset=chosen.dataset,
         method=chosen.method,
         preset=chosen.preset,
         seed=chosen.seed,
         order_seed=chosen.order_seed,
         settings=settings,
+        file=chosen.config,
     )
-    folder = chosen.out or default_folder(request.config())
+
+
+def show_result(folder: Path) -> None:
+    from engram.experiment.progress import accuracy_table
+    from engram.experiment.records import read_records
+
     out = console()
-    stop, here = Stop(), parallel.launched()
-    with signals_set(stop, patient=here.many):
-        try:
-            run(
-                request,
-                folder,
-                resume=chosen.resume,
-                tensorboard=chosen.tensorboard,
-                display=Watch(out),
-                stop=stop,
-            )
-        except Interrupted:
-            if here.rank:
-                return 130
-            tensorboard = " --tensorboard" if chosen.tensorboard else ""
-            print(f"saved; go on with: engram run --resume --out {shlex.quote(str(folder))}{tensorboard}")
-            return 130
-    if here.rank:
-        return 0
     out.print()
     out.print(accuracy_table(list(read_records(folder))))
-    print(f"\nrun folder: {folder}")
-    return 0
+    out.print()
+    say(f"run folder: {folder}")
 
 
 def do_sample(chosen: argparse.Namespace) -> int:
     from engram.experiment.files import write_atomically
     from engram.experiment.pictures import png
-    from engram.experiment.reopen import demand_classes, reopen, sample_grid
+    from engram.experiment.reopen import reopen, require_classes, sample_grid
 
     if chosen.per_class < 1:
         raise ConfigError(f"--per-class {chosen.per_class} must be 1 or more")
+    if chosen.verbose:
+        tell_settings(chosen.run)
     run = reopen(chosen.run)
-    demand_classes(run)
+    require_classes(run)
     words = chosen.classes.split(",") if chosen.classes else []
-    columns = [run.column(word.strip()) for word in words] or list(range(len(run.names)))
-    grid = sample_grid(run, columns, chosen.per_class, chosen.seed)
+    indices = [run.class_index(word.strip()) for word in words] or list(range(len(run.names)))
+    grid = sample_grid(run, indices, chosen.per_class, chosen.seed)
     try:
         write_atomically(chosen.out, png(grid))
     except OSError as error:
         raise ConfigError(f"--out {chosen.out} cannot be written ({error}); name a .png file") from error
-    print(f"{chosen.out}: {', '.join(run.names[column] for column in columns)}")
+    if not chosen.quiet:
+        say(f"{chosen.out}: {', '.join(run.names[index] for index in indices)}")
     return 0
 
 
 def do_predict(chosen: argparse.Namespace) -> int:
     from engram.experiment.reopen import predict, reopen
 
+    if chosen.verbose:
+        tell_settings(chosen.run)
     for answer in predict(reopen(chosen.run), chosen.images):
-        print(f"{answer.path}: {answer.name} ({100 * answer.probability:.1f} %)")
+        say(f"{answer.path}: {answer.name} ({100 * answer.probability:.1f} %)")
     return 0
 
 
 def do_verify(chosen: argparse.Namespace) -> int:
     from engram.experiment.reopen import verify
 
-    return print_checks(verify(chosen.run))
+    if chosen.verbose:
+        tell_settings(chosen.run)
+    return print_checks(verify(chosen.run), quiet=chosen.quiet)

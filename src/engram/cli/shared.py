@@ -1,14 +1,17 @@
-"""What several commands need: the console, marks for checks, settings out of words, signals."""
+"""What several commands need: the console, lines, marks for checks, settings out of words, signals."""
 
 from __future__ import annotations
 
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.errors import ConfigError
+from engram.config import TOP, groups_of
+from engram.errors import ConfigError, EngramError
+from engram.report.records import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,29 +21,50 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    from rich.console import Console
+    from engram.cli.terminal import PlainConsole
 
-    # a pipe or a file has no width of its own: give tables room rather than the usual 80 columns
-    return Console(width=None if sys.stdout.isatty() else 160)
+    return PlainConsole()
 
 
-def print_checks(lines: Sequence[Check], prefix: str = "") -> int:
-    """A line each; 1 where one failed."""
+def say(text: str) -> None:
+    """A line of output; names in it may hold anything."""
+    print(plain(text))
+
+
+def complain(text: str) -> None:
+    """A line for whoever watches, beside the output."""
+    print(plain(text), file=sys.stderr)
+
+
+def print_checks(lines: Sequence[Check], prefix: str = "", *, quiet: bool = False) -> int:
+    """A line each; `quiet`: for those that failed. 1 where one failed."""
     from rich.markup import escape
 
     out = console()
     for line in lines:
         mark = {True: "[green]ok[/]    ", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}[line.ok]
-        out.print(f"{mark} {escape(f'{prefix}{line.what}: {line.detail}')}", highlight=False, soft_wrap=True)
+        if line.ok is False or not quiet:
+            out.print(f"{mark} {escape(f'{prefix}{line.what}: {line.detail}')}", soft_wrap=True)
     return int(any(line.ok is False for line in lines))
 
 
+def tell_settings(folder: Path) -> None:
+    """What the run in a folder was set to, beside the output. A broken folder is for the command itself to name."""
+    from engram.experiment.folder import read_origin
+
+    with suppress(EngramError):
+        config = read_origin(folder).config
+        complain(f"{folder}: {config.method} on {config.dataset}, seed {config.seed}")
+        for name, group in groups_of(config).items():
+            complain(f"{name}: {', '.join(f'{key}={value}' for key, value in vars(group).items())}")
+
+
 def parse_setting(text: str) -> tuple[str, str]:
-    """`training.epochs=3` -> ("training.epochs", "3")."""
+    """`classifier.epochs=3` -> ("classifier.epochs", "3")."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--set {text!r} is not GROUP.FIELD=VALUE, such as training.epochs=3")
-    if key in ("dataset", "method", "preset", "seed", "order_seed"):
+        raise ConfigError(f"--set {text!r} is not GROUP.FIELD=VALUE, such as classifier.epochs=3")
+    if key in TOP:
         raise ConfigError(f"--set {text!r}: use --{key.replace('_', '-')} {value} instead")
     return key.strip(), value.strip()
 

@@ -1,6 +1,6 @@
-"""A name -> uint8 images at 32 x 32 and their labels, training and test, with a digest of the contents.
+"""A name -> uint8 images of one size and their labels, training and test, with a digest of the contents.
 
-    >>> digits = load("digits")
+    >>> digits = load_dataset("digits")
     >>> digits.test.images.shape, digits.variant
     (torch.Size([355, 1, 32, 32]), 'standard')
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from engram.data import formats, sources
-from engram.data.raw import ImageFiles, Labels, Raw, RawSet, broken, check_labels, fingerprints
+from engram.data.raw import Labels, Raw, RawSet, broken, check_labels, describe, fingerprints, one_line
 from engram.data.raw import digest as digest_of
 from engram.errors import ConfigError, DataError, StrictnessError, unknown
 
-SIZE = 32
-"""Side of every image, in pixels."""
+SIZES = (32, 64)
+"""Sides that images can be scaled to, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Split:
     """One part of a set."""
 
     images: Tensor
-    """(N, C, 32, 32) uint8"""
+    """(N, C, H, W) uint8"""
     labels: Tensor
     """(N,) int64"""
 
@@ -123,13 +124,29 @@ class Dataset:
     """A loaded set. The training part is handed over once; the test part stays."""
 
     def __init__(
-        self, name: str, class_names: tuple[str, ...], digest: str, variant: str, *, train: Split, test: Split
+        self,
+        name: str,
+        class_names: tuple[str, ...],
+        digest: str,
+        variant: str,
+        *,
+        train: Split,
+        test: Split,
+        scaling: str = "",
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.class_names = class_names
-        self.channels = int(test.images.shape[1])
+        _, channels, height, width = test.images.shape
+        self.shape: tuple[int, int, int] = (channels, height, width)
+        """(C, H, W) of every image."""
         self.digest = digest
+        """Of the contents before they were scaled, so that it is the same at every size."""
         self.variant = variant
+        self.scaling = scaling
+        """For people: which sizes the images had, and what became of them."""
+        self.notes = notes
+        """For people, a line each: what was left out, which classes cannot be tested."""
         self.test = test
         self.train_counts = tuple(torch.bincount(train.labels, minlength=len(class_names)).tolist())
         self._train: Split | None = train
@@ -142,33 +159,35 @@ class Dataset:
         return train
 
     def __repr__(self) -> str:
-        shape = f"{len(self.class_names)} classes, {sum(self.train_counts)} / {len(self.test.labels)} images"
-        return f"Dataset({self.name!r}, {self.variant}, {shape})"
+        counts = f"{len(self.class_names)} classes, {sum(self.train_counts)} / {len(self.test.labels)} images"
+        return f"Dataset({self.name!r}, {self.variant}, {counts} of {'x'.join(map(str, self.shape))})"
 
 
 # ---------------------------------------------------------------- load
 
 
-def resize(images: npt.NDArray[np.uint8]) -> Tensor:
-    """(n, C, H, W) uint8 -> (n, C, 32, 32) uint8, bilinear with antialiasing; 32 x 32 stays as it is."""
+def check_size(size: int) -> None:
+    if size not in SIZES:
+        raise ConfigError(f"image size {size}: must be {' or '.join(map(str, SIZES))}")
+
+
+def resize(images: npt.NDArray[np.uint8], size: int) -> Tensor:
+    """(n, C, H, W) uint8 -> (n, C, size, size) uint8, bilinear with antialiasing; the right size stays as it is."""
     pixels = torch.from_numpy(np.require(images, requirements=["C", "W"]))
-    if pixels.shape[-2:] == (SIZE, SIZE):
+    if pixels.shape[-2:] == (size, size):
         return pixels
-    scaled = functional.interpolate(pixels.float(), (SIZE, SIZE), mode="bilinear", antialias=True)
+    scaled = functional.interpolate(pixels.float(), (size, size), mode="bilinear", antialias=True)
     return scaled.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def held_out(labels: Labels, share: float, origin: str, names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """(N,) -> mask of the test images: about `share` of each class, at least one, never all.
+def held_out(labels: Labels, share: float) -> npt.NDArray[np.bool_]:
+    """(N,) -> mask of the test images: about `share` of each class, at least one of two or more, never all.
 
     The order is that of a hash of class and position, so it depends on no seed and no library's generator.
     """
     mask = np.zeros(len(labels), bool)
     for label in np.unique(labels).tolist():
         where = np.flatnonzero(labels == label)
-        if len(where) < 2:
-            what = f"class {names[label]!r} has one image"
-            raise broken(origin, what, "two are needed to hold one out for the test")
         keys = [hashlib.blake2b(f"{label}:{i}".encode(), digest_size=8).digest() for i in range(len(where))]
         count = min(max(round(share * len(where)), 1), len(where) - 1)
         mask[where[sorted(range(len(where)), key=keys.__getitem__)[:count]]] = True
@@ -183,19 +202,51 @@ def _every_fifth(labels: Labels) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _standard(tag: str, raw: Raw) -> tuple[Split, list[bytes]]:
-    """Images at 32 x 32 and the fingerprints of what they were before, in one pass."""
-    shape = (len(raw.labels), raw.channels, SIZE, SIZE)
+@dataclass(frozen=True)
+class _Scaled:
+    """One part of a set at its new size, and what is known of it from before."""
+
+    split: Split
+    prints: list[bytes]
+    """A fingerprint an image."""
+    sizes: Counter[tuple[int, int]]
+    """(width, height) -> how many images had it."""
+
+
+def _scale(tag: str, raw: Raw, size: int) -> _Scaled:
+    """Everything about a part in one pass over its images."""
+    shape = (len(raw.labels), raw.channels, size, size)
     if isinstance(raw.images, np.ndarray) and raw.images.shape == shape:
-        images, ready = resize(raw.images), True  # shares the memory: no second copy of the set
+        images, ready = resize(raw.images, size), True  # shares the memory: no second copy of the set
     else:
         images, ready = torch.empty(shape, dtype=torch.uint8), False
     prints: list[bytes] = []
+    sizes: Counter[tuple[int, int]] = Counter()
     for block, labels in raw.blocks():
         if not ready:
-            images[len(prints) : len(prints) + len(labels)] = resize(block)
+            images[len(prints) : len(prints) + len(labels)] = resize(block, size)
         prints += fingerprints(tag, block, labels)
-    return Split(images, torch.from_numpy(raw.labels)), prints
+        sizes[block.shape[3], block.shape[2]] += len(labels)
+    return _Scaled(Split(images, torch.from_numpy(raw.labels)), prints, sizes)
+
+
+def describe_scaling(sizes: Counter[tuple[int, int]], size: int) -> str:
+    """(width, height) -> images, in words.
+
+    >>> describe_scaling(Counter({(28, 28): 10}), 32)
+    '28x28, scaled to 32x32'
+    >>> describe_scaling(Counter({(640, 480): 1, (17, 20): 1, (64, 64): 1}), 64)
+    'from 17x20 to 640x480, scaled to 64x64; 2 of 3 are not square and are squeezed'
+    """
+    if set(sizes) == {(size, size)}:
+        return f"{size}x{size}, as they are"
+    by_area = sorted(sizes, key=lambda one: (one[0] * one[1], one))
+    ends = ["{}x{}".format(*one) for one in (by_area[0], by_area[-1])]
+    found = ends[0] if len(sizes) == 1 else f"from {ends[0]} to {ends[1]}"
+    text = f"{found}, scaled to {size}x{size}"
+    if odd := sum(count for (width, height), count in sizes.items() if width != height):
+        text += f"; {odd:,} of {sizes.total():,} are not square and are squeezed"
+    return text
 
 
 def _part(split: Split, mask: npt.NDArray[np.bool_]) -> Split:
@@ -227,7 +278,7 @@ def _read(name: str, root: Path | None) -> tuple[RawSet, str]:
         at = Path(os.path.expanduser(path))
         if kind == "npz":
             return formats.read_npz(at), str(at)
-        return formats.read_image_folder(*formats.find_parts(at)), str(at)
+        return formats.read_own_folder(at), str(at)
     if name not in DATASETS:
         raise unknown("data set", name, [*DATASETS, "folder:PATH", "npz:PATH"])
     if name == "digits":
@@ -242,34 +293,54 @@ def _read(name: str, root: Path | None) -> tuple[RawSet, str]:
         if part.channels != spec.channels:
             raise broken(folder, f"{part.channels} channel(s), {name} has {spec.channels}")
     names = spec.class_names or _class_names(folder, raw.class_names)
-    return RawSet(raw.train, raw.test, names), str(folder)
+    return replace(raw, class_names=names), str(folder)
 
 
-def _assemble(name: str, raw: RawSet, origin: str, holdout: float) -> Dataset:
-    train, prints = _standard("train", raw.train)
+def _untested(labels: Labels, mask: npt.NDArray[np.bool_], names: tuple[str, ...]) -> tuple[str, ...]:
+    """A line about the classes of which no image was held out, where there are any."""
+    alone = np.flatnonzero(np.bincount(labels[mask], minlength=len(names)) == 0)
+    if len(alone) == 0:
+        return ()
+    first = repr(names[alone[0]])
+    if len(alone) == 1:
+        return (one_line(f"class {first} has one image: it is for training, and the class is not tested"),)
+    text = f"{len(alone):,} classes have one image each: it is for training, and they are not tested (first: {first})"
+    return (one_line(text),)
+
+
+def _assemble(name: str, raw: RawSet, origin: str, holdout: float, size: int) -> Dataset:
+    parts = [_scale("train", raw.train, size)]
+    notes = describe(raw.left_out, origin)
+    train = parts[0].split
     if raw.test:
-        test, more = _standard("test", raw.test)
-        prints += more
+        parts.append(_scale("test", raw.test, size))
+        test = parts[1].split
     else:
-        labels, names = raw.train.labels, raw.class_names
-        mask = _every_fifth(labels) if name == "digits" else held_out(labels, holdout, origin, names)
+        labels = raw.train.labels
+        mask = _every_fifth(labels) if name == "digits" else held_out(labels, holdout)
+        if not mask.any():
+            what = "no class has two images, so that none can be held out for the test"
+            raise broken(origin, what, "add images, or a test part")
         train, test = _part(train, ~mask), _part(train, mask)
-    digest = digest_of(prints)
+        notes += _untested(labels, mask, raw.class_names)
+    digest = digest_of(one for part in parts for one in part.prints)
     variant = sources.identify(name, digest, (len(train.labels), len(test.labels)))
-    return Dataset(name, raw.class_names, digest, variant, train=train, test=test)
+    scaling = describe_scaling(sum((part.sizes for part in parts), Counter()), size)
+    return Dataset(name, raw.class_names, digest, variant, train=train, test=test, scaling=scaling, notes=notes)
 
 
-def load(name: str, *, holdout: float = 0.2, root: Path | None = None) -> Dataset:
+def load_dataset(name: str, *, holdout: float = 0.2, image_size: int = 32, root: Path | None = None) -> Dataset:
     """A set by name, or `folder:PATH`, `npz:PATH`.
 
-    `holdout` is the share of each class that becomes the test part where the user's files bring none.
-    `root` replaces $ENGRAM_DATA and the cache as the place to look in. Images that are not square are
-    squeezed into 32 x 32.
+    `holdout` is the share of each class that becomes the test part where the user's files bring none; a class
+    with a single image is then not tested. `image_size` is 32 or 64: images that are not square are squeezed into
+    it. `root` replaces $ENGRAM_DATA and the cache as the place to look in.
     """
     if not 0 < holdout < 1:
         raise ConfigError(f"holdout = {holdout}: must lie between 0 and 1, both excluded")
+    check_size(image_size)
     raw, origin = _read(name, root)
-    return _assemble(name, raw, origin, holdout)
+    return _assemble(name, raw, origin, holdout, image_size)
 
 
 # ---------------------------------------------------------------- check and survey
@@ -285,10 +356,10 @@ class Check:
     detail: str
 
 
-def check(name: str) -> list[Check]:
+def check(name: str, *, image_size: int = 32) -> list[Check]:
     """Files, readability, shapes, counts and contents of a set; stops at the first that hinders the next."""
-    own = name.startswith(("folder:", "npz:"))
-    if own or name == "digits":
+    check_size(image_size)
+    if name.startswith(("folder:", "npz:")) or name == "digits":
         found: str | None = "embedded" if name == "digits" else name.partition(":")[2]
     elif name in DATASETS:
         folder = sources.locate(name)
@@ -300,24 +371,35 @@ def check(name: str) -> list[Check]:
     lines = [Check("files", True, found)]
     try:
         raw, origin = _read(name, None)
-        data = _assemble(name, raw, origin, 0.2)
+        data = _assemble(name, raw, origin, 0.2, image_size)
     except DataError as error:
         return [*lines, Check("readable", False, str(error))]
     lines.append(Check("readable", True, "every image and label"))
-    images = raw.train.images
-    size = "files of their own sizes" if isinstance(images, ImageFiles) else "{}x{}".format(*images.shape[2:])
-    lines.append(Check("shapes", True, f"{size}, {data.channels} channel(s), uint8"))
+    lines += [Check("note", True, note) for note in data.notes]
+    lines.append(Check("shapes", True, f"{data.shape[0]} channel(s), uint8, {data.scaling}"))
+    return [*lines, _check_counts(data), _check_contents(data)]
+
+
+def _check_counts(data: Dataset) -> Check:
     test_counts = torch.bincount(data.test.labels, minlength=len(data.class_names)).tolist()
     spans = [" to ".join(f"{n:,}" for n in sorted({min(c), max(c)})) for c in (data.train_counts, test_counts)]
     total = f"{sum(data.train_counts):,} / {len(data.test.labels):,}"
-    per_class = f"{len(data.class_names)} classes, each {spans[0]} for training and {spans[1]} for test"
-    lines.append(Check("counts", True, f"{total} images; {per_class}"))
-    # where no reference digest exists, or only one of decoded JPEGs, contents are reported, not judged
-    known = not own and name != "imagenet50"
-    if known and data.variant == sources.OWN:
-        text = f"{data.digest} matches no known copy of {name}: altered, or another part of it"
-        return [*lines, Check("contents", False, text)]
-    return [*lines, Check("contents", True, f"{data.digest} ({data.variant})")]
+    classes = "1 class" if len(data.class_names) == 1 else f"{len(data.class_names)} classes, each"
+    per_class = f"{classes} {spans[0]} for training and {spans[1]} for test"
+    return Check("counts", True, f"{total} images; {per_class}")
+
+
+def _check_contents(data: Dataset) -> Check:
+    """Passed where the digest is a known one, or where the files are the user's own and claim to be nothing else."""
+    text = f"{data.digest} ({data.variant})"
+    if data.name not in DATASETS or data.digest in DATASETS[data.name].known:
+        return Check("contents", True, text)
+    if data.variant != sources.OWN:
+        return Check("contents", None, f"{text}: the number of images fits, the contents match no known copy")
+    text = f"{data.digest} matches no known copy of {data.name}"
+    if data.name == "imagenet50":  # everybody cuts a set of their own: there is no copy that it ought to match
+        return Check("contents", None, text)
+    return Check("contents", False, f"{text}: altered, or another part of it")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from engram.data.raw import INTACT, ImageFiles, Labels, Pixels, Raw, RawSet, broken, check_labels
+from engram.data.raw import INTACT, ImageFiles, Labels, LeftOut, Pixels, Raw, RawSet, broken, check_labels
 from engram.errors import DataError
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+DECODERS = ("PNG", "JPEG", "WEBP", "BMP")
+"""Pillow's names. It has many more, some of which start other programs: none of them is ever tried."""
+IMAGES = "PNG, JPEG, WebP or BMP"
 CIFAR_ROW = 1 + 3 * 32 * 32  # one label byte, then the red, green and blue planes
 CIFAR_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 GREY_MODES = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
@@ -192,14 +196,19 @@ def _on_white(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def decode_image(source: Path | bytes, channels: int, origin: str = "image") -> Pixels:
-    """One PNG or JPEG -> (channels, H, W), upright as its EXIF note says. `origin` names mere bytes."""
-    where = source if isinstance(source, Path) else origin
+@contextmanager
+def _opened(source: Path | bytes, origin: Path | str) -> Iterator[Image.Image]:
+    """An image file, its header read; `origin` names it in an error."""
     with (
-        _decoding(where, "no readable image", "repair or remove it"),
-        Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as file,
+        _decoding(origin, f"no readable {IMAGES} image", "repair or remove it"),
+        Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=DECODERS) as image,
     ):
-        image: Image.Image = file
+        yield image
+
+
+def decode_image(source: Path | bytes, channels: int, origin: str = "image") -> Pixels:
+    """One PNG, JPEG, WebP or BMP -> (channels, H, W), upright as its EXIF note says. `origin` names mere bytes."""
+    with _opened(source, source if isinstance(source, Path) else origin) as image:
         ImageOps.exif_transpose(image, in_place=True)
         if image.mode.startswith("I"):  # 16 bits a pixel: Pillow's own conversion would clip, not scale
             grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
@@ -209,7 +218,7 @@ def decode_image(source: Path | bytes, channels: int, origin: str = "image") -> 
 
 
 def _is_grey(path: Path) -> bool:
-    with _decoding(path, "no readable image", "repair or remove it"), Image.open(path) as image:
+    with _opened(path, path) as image:
         return image.mode in GREY_MODES
 
 
@@ -219,34 +228,79 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
         return sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
 
 
-def _class_files(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Class name -> its image files, both sorted."""
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Links are followed; one that leads nowhere or in a circle is no folder."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    return os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file()
+
+
+def _below(folder: Path) -> list[os.DirEntry[str]]:
+    """Every visible entry below a folder, itself no folder, sorted by its path.
+
+    A link to a folder is one of them and is not followed: it may lead in a circle, or to the images of other classes.
+    """
+    found, folders = [], [folder]
+    while folders:
+        for entry in _visible(folders.pop()):
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(Path(entry))
+            else:
+                found.append(entry)
+    return sorted(found, key=lambda entry: entry.path.replace(os.sep, "/"))
+
+
+def class_images(folder: Path) -> tuple[tuple[Path, ...], list[LeftOut]]:
+    """The image files in a class folder and the folders inside it, sorted by path; and what else lies there."""
+    images, left_out = [], []
+    for entry in _below(folder):
+        path = Path(entry)
+        if _is_folder(entry):
+            left_out.append(LeftOut(path, "link", "links to folders are not followed"))
+        elif not entry.name.lower().endswith(IMAGE_SUFFIXES):
+            left_out.append(LeftOut(path, "file", f"not {IMAGES}"))
+        elif not _is_file(entry):
+            left_out.append(LeftOut(path, "link" if entry.is_symlink() else "file", "there is nothing to read"))
+        else:
+            images.append(path)
+    return tuple(images), left_out
+
+
+def _class_files(folder: Path) -> tuple[dict[str, tuple[Path, ...]], list[LeftOut]]:
+    """Class name -> its image files, both sorted; and what was left out."""
     classes: dict[str, tuple[Path, ...]] = {}
+    left_out: list[LeftOut] = []
     for sub in _visible(folder):
-        if sub.is_dir():
-            files = (entry for entry in _visible(Path(sub)) if entry.name.lower().endswith(IMAGE_SUFFIXES))
-            classes[sub.name] = tuple(Path(entry) for entry in files if entry.is_file())
-            if not classes[sub.name]:
-                what = "this class folder holds no .png or .jpg image"
-                raise broken(sub.path, what, "add images or remove the folder")
+        if not _is_folder(sub):
+            left_out.append(LeftOut(Path(sub), "file", "outside every class folder"))
+            continue
+        if sub.is_symlink() and folder.resolve().is_relative_to(Path(sub).resolve()):
+            raise broken(sub.path, "this class folder is a link to a folder around it", "remove the link")
+        classes[sub.name], more = class_images(Path(sub))
+        left_out += more
+        if not classes[sub.name]:
+            raise broken(sub.path, f"this class folder holds no {IMAGES} image", "add images or remove the folder")
     if not classes:
         raise broken(folder, "has no class folders", "put the images of each class into a folder named after it")
-    return classes
+    return classes, left_out
 
 
-def _check_classes(train: dict[str, Any], test: dict[str, Any], train_at: Path, test_at: Path | None) -> None:
-    if len(train) < 2:
-        raise broken(train_at, f"has one class only ({next(iter(train))})", "two or more are needed")
-    if test_at:
-        for classes, others, at in ((test, train, train_at), (train, test, test_at)):
-            if extra := sorted(set(classes) - set(others)):
-                raise broken(at, f"has no class {extra[0]!r}", f"{train_at.name}/ and {test_at.name}/ need the same")
+def _check_classes(train: dict[str, Any], test: dict[str, Any], train_at: Path, test_at: Path) -> None:
+    for classes, others, at in ((test, train, train_at), (train, test, test_at)):
+        if extra := sorted(set(classes) - set(others)):
+            raise broken(at, f"has no class {extra[0]!r}", f"{train_at.name}/ and {test_at.name}/ need the same")
 
 
 def read_image_folder(train_at: Path, test_at: Path | None) -> RawSet:
-    """`<class>/*.png|jpg|jpeg` under each folder; 1 channel where every image is grey, else 3."""
-    train, test = _class_files(train_at), _class_files(test_at) if test_at else {}
-    _check_classes(train, test, train_at, test_at)
+    """Class folders of images under each folder; 1 channel where every image is grey, else 3."""
+    train, left_out = _class_files(train_at)
+    test: dict[str, tuple[Path, ...]] = {}
+    if test_at:
+        test, more = _class_files(test_at)
+        left_out += more
+        _check_classes(train, test, train_at, test_at)
     every = [path for part in (train, test) for files in part.values() for path in files]
     channels = 1 if all(_is_grey(path) for path in every) else 3  # stops at the first coloured one
 
@@ -254,7 +308,7 @@ def read_image_folder(train_at: Path, test_at: Path | None) -> RawSet:
         labels = np.repeat(np.arange(len(train), dtype=np.int64), [len(files[name]) for name in train])
         return Raw(ImageFiles(tuple(path for name in train for path in files[name]), channels, decode_image), labels)
 
-    return RawSet(part(train), part(test) if test_at else None, tuple(train))
+    return RawSet(part(train), part(test) if test_at else None, tuple(train), tuple(left_out))
 
 
 def find_parts(folder: Path) -> tuple[Path, Path | None]:
@@ -267,8 +321,21 @@ def find_parts(folder: Path) -> tuple[Path, Path | None]:
     return train, next((test for test in tests if os.path.isdir(test)), None)
 
 
+def read_own_folder(folder: Path) -> RawSet:
+    """A folder of the user's own, in either layout of `find_parts`; what lies beside train/ is left out."""
+    train, test = find_parts(folder)
+    raw = read_image_folder(train, test)
+    if train == folder:
+        return raw
+    # a set may well have a class that is called "train": whoever has one must see where the others went
+    beside = [entry for entry in _visible(folder) if Path(entry) not in (train, test)]
+    folders = [LeftOut(Path(entry), "folder", "beside train/") for entry in beside if _is_folder(entry)]
+    files = [LeftOut(Path(entry), "file", "outside every class folder") for entry in beside if not _is_folder(entry)]
+    return replace(raw, left_out=(*folders, *files, *raw.left_out))
+
+
 def count_images(train: Path, test: Path) -> tuple[int, int]:
-    train_files, test_files = _class_files(train), _class_files(test)
+    train_files, test_files = _class_files(train)[0], _class_files(test)[0]
     _check_classes(train_files, test_files, train, test)
     return sum(map(len, train_files.values())), sum(map(len, test_files.values()))
 

@@ -3,13 +3,15 @@
 RawSet
 ├── train: Raw      images (N, C, H, W) uint8, or ImageFiles that decode one (C, H, W) at a time
 ├── test: Raw|None  None where the files hold no test part
-└── class_names
+├── class_names
+└── left_out        files that lie there and were not read, each with the reason
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,17 +69,46 @@ class Raw:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Something in a set's folder that was not read."""
+
+    path: Path
+    what: str
+    """"file", "folder" or "link"."""
+    why: str
+
+
+def describe(left_out: Iterable[LeftOut], root: Path | str) -> tuple[str, ...]:
+    """One line for each kind and reason: how many, why, and the first, as its path below `root`."""
+    groups: dict[tuple[str, str], list[Path]] = {}
+    for one in left_out:
+        groups.setdefault((one.what, one.why), []).append(one.path)
+    lines = []
+    for (what, why), paths in groups.items():
+        many = f"1 {what} was" if len(paths) == 1 else f"{len(paths):,} {what}s were"
+        first = Path(os.path.relpath(paths[0], root)).as_posix()
+        lines.append(one_line(f"{many} left out: {why} (first: {first})"))
+    return tuple(lines)
+
+
+@dataclass(frozen=True)
 class RawSet:
     """A whole set as the files hold it."""
 
     train: Raw
     test: Raw | None
     class_names: tuple[str, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def one_line(text: str) -> str:
+    """`text` without the line breaks, and the bytes that are no text, that a file name may carry."""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().splitlines())
 
 
 def broken(path: Path | str, what: object, remedy: str = INTACT) -> DataError:
-    """One line, whatever line breaks a file name or a library's message may carry."""
-    return DataError(" ".join(f"{path}: {what}; {remedy}".splitlines()))
+    """One line that names the file, what is wrong with it and what to do."""
+    return DataError(one_line(f"{path}: {what}; {remedy}"))
 
 
 # ---------------------------------------------------------------- contents
@@ -111,8 +142,8 @@ def check_labels(labels: Labels, origin: Path | str, classes: int | None = None)
     """The number of classes, given that the labels are 0..n-1 with every number present."""
     found = np.unique(labels)
     wanted = len(found) if classes is None else classes
-    if wanted < 2:
-        raise broken(origin, f"holds {wanted} class(es)", "two or more are needed")
+    if wanted < 1:
+        raise broken(origin, "holds no class", "one or more are needed")
     if not np.array_equal(found, np.arange(wanted)):
         stray = [int(x) for x in found if not 0 <= x < wanted]
         missing = sorted(set(range(wanted)) - set(found.tolist()))

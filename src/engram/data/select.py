@@ -1,10 +1,11 @@
-"""Choose classes of a large folder of photographs and write them at 32x32: ImageNet-50 out of ILSVRC-2012.
+"""Choose classes of a large folder of photographs and write them small: ImageNet-50 out of ILSVRC-2012.
 
     SOURCE/train/<class>/*.JPEG                     up to 1300 of each chosen class
     SOURCE/val/<class>/*.JPEG                       or val/*.JPEG with a file that names each one's class
       ──> OUT/train/<class>/*.png, OUT/val/<class>/*.png
 
-Written once, losslessly: a run that reads OUT learns from the same pixels as one that scales the originals.
+Written once, losslessly: a run that reads OUT at the same size learns from the same pixels as one that scales the
+originals.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from engram.data.datasets import resize
-from engram.data.formats import IMAGE_SUFFIXES, decode_image
+from engram.data.datasets import check_size, resize
+from engram.data.formats import class_images, decode_image
 from engram.data.raw import broken
 from engram.errors import ConfigError, DataError
 
@@ -35,9 +36,14 @@ def select(
     classes: Sequence[str] = (),
     per_class: int = PER_CLASS,
     val_classes: Path | None = None,
+    size: int = 32,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[int, int]:
-    """Write the chosen classes; how many training and test images there are. OUT appears when it is whole."""
+    """Write the chosen classes at `size` x `size`; how many training and test images there are.
+
+    OUT appears when it is whole.
+    """
+    check_size(size)
     if per_class < 1:
         raise ConfigError(f"--per-class {per_class} must be 1 or more")
     if out.exists():
@@ -46,12 +52,12 @@ def select(
     for place in (train_at, val_at):
         if not place.is_dir():
             raise broken(place, "no such folder", "name the folder that holds train/ and val/")
-    found = sorted(entry.name for entry in os.scandir(train_at) if entry.is_dir())
+    found = sorted(entry.name for entry in os.scandir(train_at) if entry.is_dir() and entry.name[0] != ".")
     chosen = list(dict.fromkeys(classes)) or found
     if missing := [name for name in chosen if name not in found]:
         raise broken(train_at, f"has no class {missing[0]!r}", "check --classes")
-    if len(chosen) < 2:
-        raise ConfigError("--classes: two or more are needed")
+    if not chosen:
+        raise broken(train_at, "has no class folders", "name the folder that holds train/<class>/ and val/")
     if not classes and len(found) > MOST:
         raise ConfigError(f"{train_at} has {len(found)} classes: name those you want with --classes")
     files = {"train": {name: _images(train_at / name)[:per_class] for name in chosen}}
@@ -65,10 +71,8 @@ def select(
     try:
         for part, by_class in files.items():
             for name, paths in by_class.items():
-                folder = building / part / name
-                folder.mkdir(parents=True)
                 for path in paths:
-                    _write(path, folder / f"{path.stem}.png")
+                    _write(path, _target(path, source / part / name, building / part / name), size)
                     done += 1
                     progress(done, total)
         building.rename(out)
@@ -80,9 +84,7 @@ def select(
 
 
 def _images(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(Path(entry) for entry in os.scandir(folder) if entry.name.lower().endswith(IMAGE_SUFFIXES))
+    return list(class_images(folder)[0]) if folder.is_dir() else []
 
 
 def _val_files(val_at: Path, chosen: Sequence[str], listing: Path | None) -> dict[str, list[Path]]:
@@ -112,6 +114,13 @@ def _listed(listing: Path) -> Iterator[tuple[str, str]]:
             yield Path(words[0]).stem, words[1]
 
 
-def _write(path: Path, to: Path) -> None:
-    pixels = resize(decode_image(path, 3)[None])[0].numpy()
+def _target(path: Path, source: Path, out: Path) -> Path:
+    """Where an image goes: as deep below its class folder as it was, under a name that no other one has."""
+    to = (out / path.relative_to(source) if path.is_relative_to(source) else out / path.name).with_suffix(".png")
+    return to.with_name(f"{path.name}.png") if to.exists() else to  # both a.jpg and a.webp
+
+
+def _write(path: Path, to: Path, size: int) -> None:
+    pixels = resize(decode_image(path, 3)[None], size)[0].numpy()
+    to.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).save(to)

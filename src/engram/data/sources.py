@@ -56,7 +56,11 @@ KNOWN: dict[str, dict[str, str]] = {
     "digits": {"1f88f4cd7f0ffddafb6ed7e9992ab0a02453c240be167f1672bf0c9f3db8f3c2": "standard"},
     "mnist": {"38d0b97b9eb661726738f2923142ac2aa7c5cb1c98dab37c767d99b00911137a": "standard"},
     "fashion-mnist": {"c9505ee16c430d462ac0642e0e7758e69adf8aeca1c093bc1146624eb5bb9cde": "standard"},
-    "svhn": {"cee588ef8948137413f603fdeb072b26f4d7091bdf910c0eea16fe24635e6354": "10,000 digits"},
+    "svhn": {
+        "cee588ef8948137413f603fdeb072b26f4d7091bdf910c0eea16fe24635e6354": "10,000 digits",
+        # all digits, cropped anew out of the full photographs: the sizes are those of the official files
+        "7f9f660afc1150157a95429a9d530f607870bdace6700d8cae7a56ae5c6694f2": "full, cut again",
+    },
     "cifar10": {
         "e5043343fb27c252fd0dd8063bf4ab121ccb9610d74dc77a9d39024f343b2148": "standard",
         "267dd7ad7c0a90aa524c00de1879a808f0523d9cfe55af0170a031a6f5ed1bf9": "JPEG copy",

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from engram.data.datasets import Dataset, Split
-from engram.errors import ConfigError, StrictnessError
+from engram.errors import ConfigError, StrictnessError, unknown
 from engram.seeding import generator
 
 
@@ -45,20 +45,23 @@ class Task:
         self.classes = classes
         """The data set's numbers of the classes that are new in this task."""
         self.seen = seen
-        """All classes up to and including this task, in order of appearance: the columns of the answer."""
+        """All classes up to and including this task, in order of appearance: the places of the answer."""
         self.class_names = names
         """Names of `classes`, for people."""
+        _, channels, height, width = images.shape
+        self.shape: tuple[int, int, int] = (channels, height, width)
+        """(C, H, W) of every image."""
         self._images: torch.Tensor | None = images
         self._targets: torch.Tensor | None = targets
 
     @property
     def images(self) -> torch.Tensor:
-        """(N, C, 32, 32) uint8. The stream's own memory: copy what you are allowed to keep."""
+        """(N, C, H, W) uint8. The stream's own memory: copy what you are allowed to keep."""
         return self._open(self._images)
 
     @property
     def targets(self) -> torch.Tensor:
-        """(N,) int64, the column of each image's class: its place in `seen`."""
+        """(N,) int64, the class index of each image: the place of its class in `seen`."""
         return self._open(self._targets)
 
     @property
@@ -67,8 +70,8 @@ class Task:
         return torch.tensor(self.seen)[self.targets]
 
     @property
-    def columns(self) -> range:
-        """The columns that are new with this task."""
+    def class_indices(self) -> range:
+        """The new classes' places in the answer."""
         return range(len(self.seen) - len(self.classes), len(self.seen))
 
     def __len__(self) -> int:
@@ -91,7 +94,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class _Chapter:
+class _TaskArrays:
     """One task's data before it is current. The arrays own the memory that the task's tensors show."""
 
     images: npt.NDArray[np.uint8]
@@ -108,7 +111,7 @@ class ClassStream:
         dataset: the data set; its training part is taken over.
         classes_per_task: how many classes each task brings.
         first_task: how many the first one brings; `classes_per_task` unless given.
-        order: class numbers in order of appearance; may leave classes out.
+        order: classes in order of appearance, by name or number; may leave classes out.
         order_seed: shuffles the classes instead; without both, classes come in their own order.
         cumulative: every task brings the images of all classes so far. This is *not* the strict protocol: it is
             for joint training, the upper bound, and nothing else.
@@ -120,14 +123,13 @@ class ClassStream:
         classes_per_task: int = 1,
         *,
         first_task: int | None = None,
-        order: Sequence[int] | None = None,
+        order: Sequence[str | int] | None = None,
         order_seed: int | None = None,
         cumulative: bool = False,
     ) -> None:
         if order is not None and order_seed is not None:
             raise ConfigError("give a class order or an order seed, not both")
-        total = len(dataset.class_names)
-        chosen = class_order(total, order=order, order_seed=order_seed)
+        chosen = class_order(dataset.class_names, order=order, order_seed=order_seed)
         self.tasks = partition(chosen, classes_per_task, first_task)
         """The classes of every task. For the experiment's loop; learners never see it."""
         self.order = chosen
@@ -137,8 +139,8 @@ class ClassStream:
         self._walked = False
         self._current: Task | None = None
         self._owners: list[weakref.ref[Any]] = []
-        self._chapters = _cut(dataset.take_train(), self.tasks)
-        sizes = [len(chapter.targets) for chapter in self._chapters.values()]
+        self._by_task = _cut(dataset.take_train(), self.tasks)
+        sizes = [len(arrays.targets) for arrays in self._by_task.values()]
         self.sizes = list(itertools.accumulate(sizes)) if cumulative else sizes
         """How many images each task brings."""
 
@@ -151,7 +153,7 @@ class ClassStream:
         assert self._next <= index <= len(self.tasks)
         if not self.cumulative:
             for passed in range(self._next, index):
-                del self._chapters[passed]
+                del self._by_task[passed]
         self._next = index
 
     def __iter__(self) -> Iterator[Task]:
@@ -165,19 +167,19 @@ class ClassStream:
         self._close_current()
         if self._next >= len(self.tasks):
             raise StopIteration
-        chapter = self._open_chapter()
+        arrays = self._take_arrays()
         classes = self.tasks[self._next]
         self._current = Task(
             index=self._next,
             classes=classes,
             seen=tuple(c for task in self.tasks[: self._next + 1] for c in task),
-            images=torch.from_numpy(chapter.images),
-            targets=torch.from_numpy(chapter.targets),
+            images=torch.from_numpy(arrays.images),
+            targets=torch.from_numpy(arrays.targets),
             names=tuple(self.class_names[c] for c in classes),
         )
         # torch.from_numpy keeps its array alive as long as any view of it lives, so a dead weak reference to the
         # array means that nobody holds the pixels
-        self._owners = [weakref.ref(chapter.images), weakref.ref(chapter.targets)]
+        self._owners = [weakref.ref(arrays.images), weakref.ref(arrays.targets)]
         self._next += 1
         return self._current
 
@@ -194,33 +196,47 @@ class ClassStream:
                 "in the learner?); drop every reference, or copy the few that a relaxed setting allows"
             )
 
-    def _open_chapter(self) -> _Chapter:
+    def _take_arrays(self) -> _TaskArrays:
         if not self.cumulative:
-            chapter = self._chapters[self._next]
-            del self._chapters[self._next]
-            return chapter
-        so_far = [self._chapters[t] for t in range(self._next + 1)]
-        return _Chapter(
-            np.concatenate([chapter.images for chapter in so_far]),
-            np.concatenate([chapter.targets for chapter in so_far]),
+            return self._by_task.pop(self._next)
+        so_far = [self._by_task[t] for t in range(self._next + 1)]
+        return _TaskArrays(
+            np.concatenate([arrays.images for arrays in so_far]),
+            np.concatenate([arrays.targets for arrays in so_far]),
         )
 
 
-def class_order(total: int, *, order: Sequence[int] | None = None, order_seed: int | None = None) -> tuple[int, ...]:
-    """The classes in order of appearance: as given, shuffled by a seed, or 0, 1, 2, …"""
+def class_order(
+    names: Sequence[str], *, order: Sequence[str | int] | None = None, order_seed: int | None = None
+) -> tuple[int, ...]:
+    """The class numbers in order of appearance: as given, shuffled by a seed, or 0, 1, 2, …
+
+    >>> class_order(["cat", "dog", "0"], order=["dog", "0"])
+    (1, 2)
+    """
     if order is None:
         if order_seed is None:
-            return tuple(range(total))
-        return tuple(torch.randperm(total, generator=generator(order_seed, "class order")).tolist())
-    order = tuple(order)
-    if bad := [c for c in order if not 0 <= c < total]:
-        raise ConfigError(f"class order names class {bad[0]}, but there are classes 0 to {total - 1}")
-    if len(set(order)) != len(order):
-        twice = next(c for c in order if order.count(c) > 1)
-        raise ConfigError(f"class order names class {twice} twice; each class appears in one task only")
-    if not order:
+            return tuple(range(len(names)))
+        return tuple(torch.randperm(len(names), generator=generator(order_seed, "class order")).tolist())
+    numbers = tuple(_class_number(word, names) for word in order)
+    if not numbers:
         raise ConfigError("class order is empty; name at least one class")
-    return order
+    if len(set(numbers)) != len(numbers):
+        twice = next(number for number in numbers if numbers.count(number) > 1)
+        raise ConfigError(f"class order names class {names[twice]} twice; each class appears in one task only")
+    return numbers
+
+
+def _class_number(word: str | int, names: Sequence[str]) -> int:
+    """Which class somebody means: a word is a name or else a number, a number is a number."""
+    if isinstance(word, str):
+        if word in names:
+            return names.index(word)
+        if not word.isdecimal() or int(word) >= len(names):
+            raise unknown("class", word, names)
+    elif not 0 <= word < len(names):
+        raise ConfigError(f"class order names class {word}, but there are classes 0 to {len(names) - 1}")
+    return int(word)
 
 
 def partition(
@@ -242,13 +258,13 @@ def partition(
     return tuple(tuple(order[a:b]) for a, b in zip(starts, ends, strict=True))
 
 
-def _cut(train: Split, tasks: tuple[tuple[int, ...], ...]) -> dict[int, _Chapter]:
-    """Copy the training images task by task, each into memory of its own; targets become columns."""
+def _cut(train: Split, tasks: tuple[tuple[int, ...], ...]) -> dict[int, _TaskArrays]:
+    """Copy the training images task by task, each into memory of its own; labels become class indices."""
     images, labels = train.images.numpy(), train.labels.numpy()
-    column = np.full(int(labels.max()) + 1, -1, np.int64)
-    column[np.array([c for task in tasks for c in task])] = np.arange(sum(map(len, tasks)))
-    chapters = {}
+    class_index = np.full(int(labels.max()) + 1, -1, np.int64)
+    class_index[np.array([c for task in tasks for c in task])] = np.arange(sum(map(len, tasks)))
+    by_task = {}
     for index, classes in enumerate(tasks):
         rows = np.flatnonzero(np.isin(labels, classes))
-        chapters[index] = _Chapter(images[rows], column[labels[rows]])
-    return chapters
+        by_task[index] = _TaskArrays(images[rows], class_index[labels[rows]])
+    return by_task

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 
 from engram.data.datasets import Dataset
-from engram.errors import DivergedError, EngramError
+from engram.errors import DataError, DivergedError, EngramError
 from engram.evaluation import metrics
+from engram.methods.learner import AnswersTwice
 
 BATCH = 500
 """Images per pass: large enough to keep the cores busy, small enough not to dominate the memory."""
@@ -20,16 +21,7 @@ class Answers(Protocol):
     """What the evaluation needs of a learner."""
 
     def scores(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, 32, 32) uint8 -> (B, classes seen)."""
-        ...
-
-
-@runtime_checkable
-class TwoAnswers(Protocol):
-    """A learner with a second way to answer, to be recorded beside the first: iCaRL's network behind its means."""
-
-    def second_scores(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, 32, 32) uint8 -> (B, classes seen)."""
+        """(B, C, H, W) uint8 -> (B, classes seen)."""
         ...
 
 
@@ -37,9 +29,10 @@ class TwoAnswers(Protocol):
 class SecondAnswer:
     """The second way, as if it were the only one."""
 
-    learner: TwoAnswers
+    learner: AnswersTwice
 
     def scores(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) uint8 -> (B, classes seen)."""
         return self.learner.second_scores(images)
 
 
@@ -71,6 +64,7 @@ class Evaluation:
         return metrics.top_k(self.top5_hits, list(map(sum, self.confusion)))
 
     def as_record(self) -> dict[str, Any]:
+        """Plain values for the records."""
         return {
             "classes": list(self.classes),
             "accuracy": self.accuracy,
@@ -85,10 +79,11 @@ class Evaluation:
 def evaluate(learner: Answers, dataset: Dataset, seen: Sequence[int]) -> Evaluation:
     """Ask the learner for every test image of the classes seen so far, without any task label."""
     seen = tuple(seen)
+    require_test_images(dataset, seen)
     size = len(seen)
-    column = torch.full((len(dataset.class_names),), -1)
-    column[list(seen)] = torch.arange(size)
-    targets = column[dataset.test.labels]  # (N,), -1 for classes still to come
+    class_index = torch.full((len(dataset.class_names),), -1)
+    class_index[list(seen)] = torch.arange(size)
+    targets = class_index[dataset.test.labels]  # (N,), -1 for classes still to come
     rows = torch.nonzero(targets >= 0).squeeze(1)
     confusion = torch.zeros(size * size, dtype=torch.int64)
     hits = torch.zeros(size, dtype=torch.int64)
@@ -99,9 +94,18 @@ def evaluate(learner: Answers, dataset: Dataset, seen: Sequence[int]) -> Evaluat
                 f"the learner gave scores of shape {tuple(scores.shape)}; {(len(part), size)} were asked for"
             )
         if not torch.isfinite(scores).all():
-            raise DivergedError("the learner's scores are not finite; lower training.learning_rate")
+            raise DivergedError("the learner's scores are not finite; lower classifier.learning_rate")
         truth = targets[part]
         confusion += torch.bincount(truth * size + scores.argmax(1), minlength=size * size)
         among = (scores.topk(min(5, size)).indices == truth[:, None]).any(1)
         hits += torch.bincount(truth[among], minlength=size)
     return Evaluation(seen, confusion.view(size, size).tolist(), hits.tolist())
+
+
+def require_test_images(dataset: Dataset, classes: Sequence[int]) -> None:
+    """Every class needs a test image: an accuracy over none is no figure."""
+    counts = torch.bincount(dataset.test.labels, minlength=len(dataset.class_names)).tolist()
+    if without := [dataset.class_names[c] for c in classes if not counts[c]]:
+        raise DataError(
+            f"{dataset.name}: class {without[0]!r} has no test image; add images of it, or leave it out by stream.order"
+        )

@@ -1,15 +1,14 @@
 """How good a memory's drawings are, judged while the task's own images may still be read.
 
-    recognised          of every class seen: the share of its drawings that the solver takes for it
+    recognised          of every class seen: the share of its drawings that the classifier takes for it
     precision, recall   of the task's own classes: how many drawings lie among the real images, and how many real
-                        images lie among the drawings (Kynkäänniemi et al. 2019), in the solver's features
+                        images lie among the drawings (Kynkäänniemi et al. 2019), in the classifier's features
 
 Real images of past classes are gone, so no figure of theirs needs one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +16,8 @@ import torch
 from torch import Tensor
 
 from engram.data.stream import Task
+from engram.evaluation.evaluate import Answers
+from engram.methods.learner import Embeds, Samples
 
 DRAWINGS = 200
 """Per class."""
@@ -25,20 +26,8 @@ NEIGHBOURS = 3
 
 
 @runtime_checkable
-class Draws(Protocol):
-    """A learner that can draw what it remembers."""
-
-    def scores(self, images: Tensor) -> Tensor:
-        """(B, C, 32, 32) uint8 -> (B, classes seen)."""
-        ...
-
-    def features(self, images: Tensor) -> Tensor:
-        """(B, C, 32, 32) uint8 -> (B, features)."""
-        ...
-
-    def sample(self, columns: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
-        """(len(columns) * count, C, 32, 32) uint8, class by class."""
-        ...
+class DrawsAndAnswers(Samples, Embeds, Answers, Protocol):
+    """A learner whose drawings can be judged by itself."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +39,21 @@ class Quality:
     recall: list[float | None]
 
     def as_record(self) -> dict[str, Any]:
+        """Plain values for the records."""
         return {name: [_short(value) for value in values] for name, values in vars(self).items()}
 
 
-def replay_quality(learner: Draws, task: Task, *, generator: torch.Generator) -> Quality:
+def replay_quality(learner: DrawsAndAnswers, task: Task, *, generator: torch.Generator) -> Quality:
     """Judge drawings of every class seen, those of the task's own classes against its images."""
     recognised: list[float] = []
     precision: list[float | None] = []
     recall: list[float | None] = []
-    for column in range(len(task.seen)):
-        drawn = learner.sample([column], DRAWINGS, generator=generator)
-        recognised.append((learner.scores(drawn).argmax(1) == column).float().mean().item())
+    for class_index in range(len(task.seen)):
+        drawn = learner.sample([class_index], DRAWINGS, generator=generator)
+        recognised.append((learner.scores(drawn).argmax(1) == class_index).float().mean().item())
         near, reached = None, None
-        if column in task.columns:
-            real = task.images[torch.nonzero(task.targets == column).squeeze(1)]
+        if class_index in task.class_indices:
+            real = task.images[torch.nonzero(task.targets == class_index).squeeze(1)]
             real = real[:: -(-len(real) // DRAWINGS)]  # as many as are drawn, evenly over the task
             real_features, drawn_features = learner.features(real), learner.features(drawn)
             near, reached = coverage(real_features, drawn_features), coverage(drawn_features, real_features)

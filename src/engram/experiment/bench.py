@@ -21,7 +21,7 @@ from typing import Literal
 from engram.config import Config, as_dict
 from engram.errors import ConfigError, EngramError
 from engram.evaluation.paper import paper_accuracy
-from engram.experiment.files import explained, is_held
+from engram.experiment.files import is_held, os_errors
 from engram.experiment.folder import is_run, read_origin
 from engram.experiment.jobs import Job, Launcher, Process
 from engram.experiment.summary import Summary, summarise
@@ -142,7 +142,7 @@ def bench(
         cell.look()
         if cell.summary is not None and cell.summary.done:
             cell.status = "done"
-    with explained(plan.out):
+    with os_errors(plan.out):
         (plan.out / "logs").mkdir(parents=True, exist_ok=True)
     try:
         while True:
@@ -177,9 +177,10 @@ def _same_settings(cell: Cell, plan: Plan) -> None:
         return  # its own process will say what is wrong with it
     wanted = as_dict(plan.expected(cell))
     others = [
-        f"{name} {found[group][name]!r} instead of {value!r}"
-        for group in ("stream", "training", "method_settings")
-        for name, value in wanted[group].items()
+        f"{group}.{name} {found[group][name]!r} instead of {value!r}"
+        for group, values in wanted.items()
+        if isinstance(values, dict) and group != "runtime"
+        for name, value in values.items()
         if found[group][name] != value
     ]
     if others:

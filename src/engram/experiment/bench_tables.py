@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from engram.experiment.bench import Cell, Row
 from engram.experiment.progress import duration
@@ -26,8 +26,8 @@ def cell_table(cells: Sequence[Cell]) -> Table:
     for cell in cells:
         summary = cell.summary
         table.add_row(
-            escape(cell.name),
-            f"[{COLOURS[cell.status]}]{cell.status}[/]" + (f" {escape(cell.error[:60])}" if cell.error else ""),
+            Text(cell.name),
+            Text.assemble((cell.status, COLOURS[cell.status]), f" {cell.error[:60]}" if cell.error else ""),
             f"{len(summary.accuracy)}/{summary.tasks}" if summary else "-",
             f"{100 * summary.last:.2f}" if summary and summary.last is not None else "-",
             duration(summary.seconds) if summary else "-",
@@ -52,7 +52,7 @@ def result_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
         table.add_row(
-            escape(row.dataset),
+            Text(row.dataset),
             row.method,
             str(row.classes or "-"),
             str(len(row.seeds)),

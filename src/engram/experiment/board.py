@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from engram.errors import ConfigError
+from engram.errors import missing_extra
 from engram.experiment.records import Record
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Board(NoBoard):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ConfigError("--tensorboard needs a package: pip install 'engram[tensorboard]'") from None
+            raise missing_extra("--tensorboard", "tensorboard") from None
         self._open = SummaryWriter
         self._folder = folder / "tensorboard"
         self._writer: SummaryWriter | None = None

@@ -1,7 +1,7 @@
 """A learner's state on disc: safetensors for the tensors, JSON for the rest. Loading never runs anything.
 
     checkpoint-7.safetensors     the tensors
-    checkpoint.json              {"digest": …, "body": {"file", "sha256", "tree", "meta"}}
+    checkpoint.json              {"digest": …, "body": {"format", "file", "sha256", "tree", "meta"}}
 
 `checkpoint.json` is the commit point: the tensors are written first, under a name of their own; only when they
 are safely on disc is the JSON file replaced, and only then is the old tensor file removed. A run killed between any
@@ -23,12 +23,14 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from engram.errors import RunError
-from engram.experiment.files import explained, read_json, write_atomically
+from engram.experiment.files import os_errors, read_json, write_atomically
 
 State = dict[str, Any]
 """A tree of dictionaries with text keys; its leaves are tensors or plain JSON values."""
 
 POINTER = "checkpoint.json"
+FORMAT = 2
+"""Of the checkpoints that this version writes and reads. Before there were numbers it was 1."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,9 @@ def save(folder: Path, state: State, meta: dict[str, Any]) -> None:
     payload = to_bytes(tensors)
     number = 1 + max((_number(p) for p in _tensor_files(folder)), default=0)
     name = f"checkpoint-{number}.safetensors"
-    body = {"file": name, "sha256": hashlib.sha256(payload).hexdigest(), "tree": tree, "meta": meta}
-    with explained(folder / name, kept="the last good checkpoint is intact"):
+    digest = hashlib.sha256(payload).hexdigest()
+    body = {"format": FORMAT, "file": name, "sha256": digest, "tree": tree, "meta": meta}
+    with os_errors(folder / name, kept="the last good checkpoint is intact"):
         write_atomically(folder / name, payload)
         write_atomically(folder / POINTER, json.dumps({"digest": _digest(body), "body": body}).encode())
     # a process killed while it wrote leaves its temporary file; whoever saves is alone in the folder
@@ -70,6 +73,11 @@ def load(folder: Path) -> Checkpoint | None:
         raise _damaged(pointer, "it is not a checkpoint") from None
     if digest != _digest(body):
         raise _damaged(pointer, "its contents do not match their checksum")
+    if (number := body.get("format", 1)) != FORMAT:
+        raise RunError(
+            f"{pointer} is of checkpoint format {number}, this version reads format {FORMAT}; use the version of "
+            "Engram that wrote it, or start anew with another --out"
+        )
     file = folder / Path(name).name
     try:
         payload = file.read_bytes()

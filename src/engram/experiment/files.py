@@ -18,7 +18,7 @@ LOCK = ".lock"
 
 
 @contextlib.contextmanager
-def explained(path: Path, kept: str = "nothing else was touched") -> Iterator[None]:
+def os_errors(path: Path, kept: str = "nothing else was touched") -> Iterator[None]:
     """Turn an operating-system error (full disk, unwritable folder) into one line for a person."""
     try:
         yield
@@ -45,7 +45,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Pretty JSON, atomically. NaN is refused: it is not JSON."""
-    with explained(path):
+    with os_errors(path):
         write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 

@@ -24,17 +24,18 @@ from typing import Any
 import filelock
 import torch
 
-from engram import parallel
+from engram import __version__, distributed
 from engram.config import Config, as_dict, from_dict
 from engram.data.datasets import Dataset
 from engram.errors import EngramError, RunError
-from engram.experiment.files import LOCK, explained, read_json, write_json
+from engram.experiment.files import LOCK, os_errors, read_json, write_json
+from engram.experiment.records import FORMAT, require_format
 from engram.methods.registry import find_method
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 PATIENCE = 1.0
 """Seconds: somebody may be looking whether the lock is held, which takes a moment of holding it."""
-PACKAGES = ("engram", "torch", "numpy", "scipy", "pillow", "safetensors")
+PACKAGES = ("torch", "numpy", "scipy", "pillow", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def is_blank(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir()))
 
 
-def demand_blank(folder: Path) -> None:
+def require_blank(folder: Path) -> None:
     """A new run starts in a folder that holds nothing yet."""
     if is_run(folder):
         raise RunError(f"{folder} already holds a run: go on with it by --resume, or choose another --out")
@@ -72,27 +73,34 @@ def read_origin(folder: Path) -> Origin:
     if not is_run(folder):
         what = "is not a run folder: it has no config.json" if folder.exists() else "does not exist"
         raise RunError(f"{folder} {what}; give the folder that `engram run` printed, or start a run without --resume")
-    plain = read_json(folder / CONFIG)
+    return origin_of(folder / CONFIG)
+
+
+def origin_of(path: Path) -> Origin:
+    """What a run's `config.json` holds."""
+    plain = read_json(path)
+    parts = plain if isinstance(plain, dict) else {}
+    config, data = parts.get("config"), parts.get("data")
+    if not isinstance(config, dict) or not isinstance(data, dict) or not isinstance(config.get("method"), str):
+        raise RunError(f"{path} is not a run's configuration; choose another folder")
+    require_format(path, parts)
     try:
-        settings_type = find_method(plain["config"]["method"]).settings
-        return Origin(from_dict(plain["config"], settings_type), dict(plain["data"]))
-    except (KeyError, TypeError, ValueError):
-        raise RunError(f"{folder / CONFIG} is not a run's configuration; choose another folder") from None
+        return Origin(from_dict(config, find_method(config["method"]).settings), data)
     except EngramError as error:
-        raise RunError(f"{folder / CONFIG} cannot be used: {error}") from None
+        raise RunError(f"{path} cannot be used: {error}") from None
 
 
 def write_origin(folder: Path, origin: Origin) -> None:
-    write_json(folder / CONFIG, {"config": as_dict(origin.config), "data": origin.data})
+    write_json(folder / CONFIG, {"format": FORMAT, "config": as_dict(origin.config), "data": origin.data})
 
 
 @contextlib.contextmanager
-def occupied(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock. The system gives it back when the process ends, however it ends."""
-    with explained(folder):
+    with os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(folder / LOCK)
-    with explained(folder / LOCK):
+    with os_errors(folder / LOCK):
         try:
             lock.acquire(timeout=PATIENCE)
         except filelock.Timeout:  # an OSError too, so it is caught first
@@ -128,7 +136,7 @@ def _differences(before: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Where this process computes."""
-    versions = {}
+    versions = {"engram": __version__}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
@@ -138,7 +146,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "processes": parallel.world().size,
+        "processes": distributed.world().size,
         "device": _device_name(device),
         "versions": versions,
         "commit": _commit(),

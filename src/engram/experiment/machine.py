@@ -8,17 +8,17 @@ import sys
 
 import torch
 
-from engram import parallel
-from engram.config import RuntimeConfig
+from engram import distributed
+from engram.config import RuntimeSettings
 from engram.errors import ConfigError
 
 
-def prepare(runtime: RuntimeConfig) -> torch.device:
+def prepare(runtime: RuntimeSettings) -> torch.device:
     """Choose the device and make torch compute the same bits every time."""
     keep_memory()
     flush_denormals()
-    here = parallel.launched()
-    torch.set_num_threads(runtime.threads or max(1, available_cores() // here.local_size))
+    here = distributed.launched()
+    torch.set_num_threads(runtime.threads or default_threads(here))
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -33,6 +33,17 @@ def prepare(runtime: RuntimeConfig) -> torch.device:
     except (RuntimeError, AssertionError):
         raise ConfigError(f"runtime.device={wanted!r} is not available here; use cpu or auto") from None
     return device
+
+
+def default_threads(here: distributed.World) -> int:
+    """As many as OMP_NUM_THREADS says, where a user has set it; else the cores shared out among local processes.
+
+    torchrun sets the variable to 1 for want of a better guess, which is no user's wish.
+    """
+    wished = os.environ.get("OMP_NUM_THREADS", "").strip()
+    if wished.isdecimal() and int(wished) >= 1 and not (here.many and wished == "1"):
+        return int(wished)
+    return max(1, available_cores() // here.local_size)
 
 
 def available_cores() -> int:

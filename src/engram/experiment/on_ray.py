@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from engram.errors import ConfigError
+from engram.errors import ConfigError, missing_extra
 from engram.experiment.jobs import Machines, Process
 
 POLL_SECONDS = 0.2
@@ -38,7 +38,7 @@ def connected(address: str, *, cores: int) -> Iterator[Machines]:
     try:
         import ray
     except ImportError:
-        raise ConfigError("--ray needs a package: pip install 'engram[ray]'") from None
+        raise missing_extra("--ray", "ray") from None
     try:
         _join(address, cores)
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -8,23 +8,25 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import BarColumn, ProgressColumn, TextColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from engram.config import Config
+from engram.config import Config, groups_of
 from engram.experiment.records import Record
-from engram.methods.learner import Clock
+from engram.methods.learner import Progress
 
 QUIET_SECONDS = 10.0
-"""Plain lines about epochs come at most this often."""
+"""Plain lines about epochs come at most this often, unless a person wants to see them all."""
+BAR_WIDTH = 10
+"""The least that the bar takes, in characters."""
 
 
 class Display(Protocol):
     """What the run tells whoever is watching."""
 
-    def __enter__(self) -> Display: ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: Any) -> None: ...
 
@@ -34,13 +36,21 @@ class Display(Protocol):
         """The run starts, or goes on after `done` tasks; `images` per task measure the work."""
         ...
 
-    def task(self, index: int, class_names: Sequence[str]) -> None: ...
+    def task(self, index: int, class_names: Sequence[str]) -> None:
+        """A task begins."""
+        ...
 
-    def batch(self, clock: Clock) -> None: ...
+    def batch(self, progress: Progress) -> None:
+        """A step is done."""
+        ...
 
-    def epoch(self, record: Record) -> None: ...
+    def epoch(self, record: Record) -> None:
+        """An epoch is done."""
+        ...
 
-    def done(self, evaluation: Record, seconds: float) -> None: ...
+    def done(self, evaluation: Record, seconds: float) -> None:
+        """A task is done."""
+        ...
 
 
 class Quiet:
@@ -55,39 +65,43 @@ class Quiet:
     def begin(
         self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: list[str]
     ) -> None:
-        pass
+        """Nothing."""
 
     def task(self, index: int, class_names: Sequence[str]) -> None:
-        pass
+        """Nothing."""
 
-    def batch(self, clock: Clock) -> None:
-        pass
+    def batch(self, progress: Progress) -> None:
+        """Nothing."""
 
     def epoch(self, record: Record) -> None:
-        pass
+        """Nothing."""
 
     def done(self, evaluation: Record, seconds: float) -> None:
-        pass
+        """Nothing."""
 
 
-class Watch:
-    """Shows a run on a console: a bar where it is a terminal, lines where it is not."""
+class ConsoleDisplay:
+    """Shows a run on a console: a bar where it is a terminal, lines where it is not.
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    `verbose`: the settings at the start, and a line for every epoch.
+    """
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self.console, self.verbose = console, verbose
         self.images: Sequence[int] = [1]
         self.index = 0
         self.names = ""
-        self.losses = ""
+        self.losses: list[str] = []
         self.epochs = "starting"
         self.share_at_start = 0.0
         self.started = self.last_line = time.monotonic()
-        self.bar = Progress(
-            TextColumn("task {task.fields[place]}", style="bold"),
-            TextColumn("{task.fields[epochs]}"),
+        # names come as they are: with markup, ":car:" would become a picture and "[a]" would vanish
+        self.bar = Bar(
+            TextColumn("task {task.fields[place]}", style="bold", markup=False),
+            TextColumn("{task.fields[epochs]}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("{task.fields[losses]}", style="cyan"),
+            TextColumn("{task.percentage:>3.0f} %", markup=False),
+            TextColumn("{task.fields[losses]}", style="cyan", markup=False),
             _TimeLeft(self),
             console=console,
             disable=not console.is_terminal,
@@ -111,48 +125,57 @@ class Watch:
     def begin(
         self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: list[str]
     ) -> None:
+        """The run starts, or goes on after `done` tasks."""
         self.images = images
         self.index = done
         self.share_at_start = self._share(0.0)
         self.started = time.monotonic()
-        what = f"{config.method} on {escape(config.dataset)}, {len(images)} tasks, seed {config.seed}"
+        what = f"{config.method} on {config.dataset}, {len(images)} tasks, seed {config.seed}"
         if done or evaluations:
             what += f", going on after task {done}"
         self._line(what)
         for note in notes:
-            self._line(f"note: {escape(note)}")
+            self._line(f"note: {note}")
+        for name, group in groups_of(config).items() if self.verbose else []:
+            self._line(f"{name}: {', '.join(f'{key}={value}' for key, value in vars(group).items())}")
 
     def task(self, index: int, class_names: Sequence[str]) -> None:
+        """A task begins."""
         self.index = index
         self.names = ", ".join(class_names[:6]) + (" …" if len(class_names) > 6 else "")
         self._update(0.0)
 
-    def batch(self, clock: Clock) -> None:
+    def batch(self, progress: Progress) -> None:
+        """A step is done."""
         if not self.console.is_terminal:
             return
-        self.epochs = f"epoch {clock.epoch + 1}/{clock.epochs}"
-        self._update(clock.share_of_task)
+        self.epochs = f"epoch {progress.epoch + 1}/{progress.epochs}"
+        self._update(progress.share_of_task)
 
     def epoch(self, record: Record) -> None:
-        self.losses = "  ".join(f"{name} {value:.4f}" for name, value in record["losses"].items())
+        """An epoch is done."""
+        self.losses = [f"{name} {value:.4f}" for name, value in record["losses"].items()]
         now = time.monotonic()
-        if not self.console.is_terminal and now - self.last_line >= QUIET_SECONDS:
+        due = not self.console.is_terminal and now - self.last_line >= QUIET_SECONDS
+        if self.verbose or due:
             self.last_line = now
-            self._line(f"task {record['task'] + 1}/{len(self.images)}  epoch {record['epoch'] + 1}  {self.losses}")
+            place = f"task {record['task'] + 1}/{len(self.images)}  epoch {record['epoch'] + 1}"
+            self._line("  ".join([place, *self.losses]))
 
     def done(self, evaluation: Record, seconds: float) -> None:
+        """A task is done."""
         self.index = evaluation["task"] + 1
         self.epochs = ""
         self._update(0.0)
         self.last_line = time.monotonic()
         left = "" if self.index == len(self.images) else f"  {duration(self.seconds_left())} left"
         self._line(
-            f"task {self.index}/{len(self.images)} ({escape(self.names)})  A_{len(evaluation['classes'])} = "
+            f"task {self.index}/{len(self.images)} ({self.names})  A_{len(evaluation['classes'])} = "
             f"{100 * evaluation['accuracy']:.2f} %  {duration(seconds)}{left}"
         )
 
     def _line(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True)
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
     def seconds_left(self, share: float | None = None) -> float:
         """Time to go at the speed so far."""
@@ -167,17 +190,36 @@ class Watch:
         return (done + within * current) / sum(self.images)
 
     def _update(self, within: float) -> None:
-        place = f"{min(self.index + 1, len(self.images))}/{len(self.images)} ({escape(self.names)})"
-        self.bar.update(self.row, completed=self._share(within), place=place, losses=self.losses, epochs=self.epochs)
+        count = f"{min(self.index + 1, len(self.images))}/{len(self.images)}"
+        # "task " before the place, "100 %" and "1 min 15 s left" behind the bar, a blank between two columns
+        taken = len(f"task {count} ()") + len(self.epochs) + BAR_WIDTH + len("100 %") + len("10 min 15 s left") + 5
+        names = Text(self.names)
+        names.truncate(max(1, self.console.width - taken), overflow="ellipsis")
+        place = f"{count} ({names.plain})"
+        losses = fitting(self.losses, self.console.width - taken - names.cell_len)
+        self.bar.update(self.row, completed=self._share(within), place=place, losses=losses, epochs=self.epochs)
+
+
+def fitting(words: Sequence[str], room: int) -> str:
+    """As many of the words as fit into so many characters: on a narrow terminal the losses give way first.
+
+    >>> fitting(["critic 0.1", "class 0.2"], 30), fitting(["critic 0.1", "class 0.2"], 15), fitting(["critic 0.1"], 3)
+    ('critic 0.1  class 0.2', 'critic 0.1', '')
+    """
+    for count in range(len(words), 0, -1):
+        text = "  ".join(words[:count])
+        if len(text) <= room:
+            return text
+    return ""
 
 
 class _TimeLeft(ProgressColumn):
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, display: ConsoleDisplay) -> None:
         super().__init__()
-        self.watch = watch
+        self.display = display
 
     def render(self, task: Any) -> Text:
-        return Text(f"{duration(self.watch.seconds_left(task.completed))} left", style="dim")
+        return Text(f"{duration(self.display.seconds_left(task.completed))} left", style="dim")
 
 
 def duration(seconds: float) -> str:
@@ -202,7 +244,7 @@ def accuracy_table(records: Sequence[Record]) -> Table:
     if head:
         bound = f" ({head['bound']} bound)" if head["bound"] else ""
         data = head["dataset"]
-        title = escape(f"{head['method']}{bound} on {data['name']}, {data['variant']}")
+        title = Text(f"{head['method']}{bound} on {data['name']}, {data['variant']}")
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("task", "classes seen", "new"):
         table.add_column(name, justify="right" if name != "new" else "left", max_width=30, no_wrap=True)
@@ -215,7 +257,7 @@ def accuracy_table(records: Sequence[Record]) -> Table:
         table.add_row(
             str(record["task"] + 1),
             str(seen),
-            escape(", ".join(new)),
+            Text(", ".join(new)),
             f"{100 * record['accuracy']:.2f}",
             f"{100 * record['macro']:.2f}",
             "-" if record["top5"] is None else f"{100 * record['top5']:.2f}",

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from engram.errors import RunError
-from engram.experiment.files import explained
+from engram.experiment.files import os_errors
 
 NAME = "records.jsonl"
+FORMAT = 2
+"""Of the records that this version writes and reads; the `run` record says it. Before there were numbers it was 1."""
 Record = dict[str, Any]
 
 
@@ -27,7 +29,7 @@ class RecordWriter:
 
     def __init__(self, folder: Path, offset: int = 0) -> None:
         self.path = folder / NAME
-        with explained(self.path):
+        with os_errors(self.path):
             size = self.path.stat().st_size if self.path.exists() else 0
             if size < offset:
                 raise RunError(
@@ -42,14 +44,14 @@ class RecordWriter:
         """Write one line; it is on its way to the disc when this returns."""
         record = {"kind": kind, **fields}
         line = json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
-        with explained(self.path, kept="the last good checkpoint is intact"):
+        with os_errors(self.path, kept="the last good checkpoint is intact"):
             self._file.write(line.encode())
             self._file.flush()
         return record
 
     def sync(self) -> int:
         """Force all lines to disc; the file's length in bytes."""
-        with explained(self.path, kept="the last good checkpoint is intact"):
+        with os_errors(self.path, kept="the last good checkpoint is intact"):
             os.fsync(self._file.fileno())
         return self._file.tell()
 
@@ -85,4 +87,16 @@ def read_records(folder: Path) -> Iterator[Record]:
                 raise RunError(f"{path}, line {number}, is not JSON; was the file edited?") from None
             if not isinstance(record, dict) or "kind" not in record:
                 raise RunError(f"{path}, line {number}, is not a record: it has no kind")
+            if record["kind"] == "run":
+                require_format(path, record)
             yield record
+
+
+def require_format(path: Path, written: Record) -> None:
+    """Of a `run` record or a `config.json`: what another version wrote is not guessed at."""
+    number = written.get("format", 1)
+    if number != FORMAT:
+        raise RunError(
+            f"{path} is of record format {number}, this version reads format {FORMAT}; "
+            "use the version of Engram that wrote it, or start anew with another --out"
+        )

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from engram.config import Config
-from engram.data.datasets import Check, load, resize
+from engram.context import Shape
+from engram.data.datasets import Check, load_dataset, resize
 from engram.data.formats import decode_image
 from engram.errors import ConfigError, EngramError, RunError, unknown
 from engram.experiment import checkpoint
@@ -20,8 +21,8 @@ from engram.experiment.folder import moved, read_origin
 from engram.experiment.machine import prepare
 from engram.experiment.pictures import sheet
 from engram.experiment.records import Record, read_records
-from engram.methods.learner import Learner
-from engram.methods.registry import find_method, surroundings
+from engram.methods.learner import Learner, Retains, Samples
+from engram.methods.registry import find_method
 from engram.seeding import generator
 
 
@@ -38,9 +39,10 @@ class OpenRun:
     """Names of the classes that the learner can answer, in order of appearance."""
     numbers: tuple[int, ...]
     """The data set's numbers of the same."""
-    channels: int
+    shape: Shape
+    """Of an image, as the learner takes it."""
 
-    def column(self, word: str) -> int:
+    def class_index(self, word: str) -> int:
         """Which class somebody means, by its name or else by its number."""
         if word in self.names:
             return self.names.index(word)
@@ -59,11 +61,12 @@ def reopen(folder: Path) -> OpenRun:
     head = records[0]
     device = prepare(origin.config.runtime)
     method = find_method(origin.config.method)
-    learner = method.build(surroundings(origin.config, head["channels"], device))
+    channels, height, width = head["shape"]
+    learner = method.learner(origin.config, (channels, height, width), device)
     learner.load(saved.state)
     seen = [c for task in head["tasks"][: saved.meta["task"]] for c in task]
     names = tuple(head["class_names"][c] for c in seen)
-    return OpenRun(folder, origin.config, records, learner, saved.state, names, tuple(seen), head["channels"])
+    return OpenRun(folder, origin.config, records, learner, saved.state, names, tuple(seen), (channels, height, width))
 
 
 # ---------------------------------------------------------------- predict
@@ -80,15 +83,15 @@ class Prediction:
 
 def predict(run: OpenRun, paths: Sequence[Path]) -> Iterator[Prediction]:
     """Class and probability for image files of any size, over all classes the run has learned."""
-    demand_classes(run)
+    require_classes(run)
     for path in paths:
-        image = resize(decode_image(path, run.channels)[None])
+        image = resize(decode_image(path, run.shape[0])[None], run.shape[1])
         probabilities = torch.softmax(run.learner.scores(image)[0].float(), 0)
         best = int(probabilities.argmax())
         yield Prediction(path, run.names[best], float(probabilities[best]))
 
 
-def demand_classes(run: OpenRun) -> None:
+def require_classes(run: OpenRun) -> None:
     if not run.names:
         raise RunError(f"{run.folder} has not finished a task; go on with: engram run --resume --out {run.folder}")
 
@@ -103,11 +106,10 @@ def verify(folder: Path) -> list[Check]:
     except EngramError as error:
         return [Check("integrity", False, str(error))]
     lines = [Check("integrity", True, f"{len(run.records)} records, checkpoint after task {_tasks_done(run)}")]
-    retention = getattr(run.learner, "retention", None)
-    if retention is None:
+    if not isinstance(run.learner, Retains):
         lines.append(Check("retention", True, f"{run.config.method} keeps no engrams: nothing to compare"))
     else:
-        changed = retention()
+        changed = run.learner.retention()
         detail = f"{len(run.names)} classes, images for fixed noise compared bit by bit"
         if changed:
             detail = f"images of {', '.join(run.names[c] for c in changed)} are not what they were"
@@ -125,19 +127,19 @@ def _tasks_done(run: OpenRun) -> int:
 def _strictness(run: OpenRun) -> Check:
     """Look for training images, byte by byte, in everything that the run keeps."""
     try:
-        dataset = load(run.config.dataset, holdout=run.config.stream.holdout)
+        stream = run.config.stream
+        dataset = load_dataset(run.config.dataset, holdout=stream.holdout, image_size=stream.image_size)
     except EngramError as error:
         return Check("strictness", None, f"the data is not here ({error})")
     known = {_print(image) for image in dataset.take_train().images}
-    shape = (dataset.channels, 32, 32)
     stored = sum(
         _print(image) in known
         for tensor in _tensors(run.state)
-        if tensor.dim() == 4 and tuple(tensor.shape[1:]) == shape
+        if tensor.dim() == 4 and tuple(tensor.shape[1:]) == dataset.shape
         for image in tensor
     )
     method = find_method(run.config.method)
-    if method.is_strict(run.config.method_settings):
+    if method.is_strict(run.config.settings):
         return Check("strictness", stored == 0, f"{stored} training images in the state, of {len(known)} looked for")
     kept = "stores real images, as it was set to" if method.strict else f"stores {method.stores}"
     return Check("strictness", True, f"{run.config.method} is not strict: it {kept}; {stored} found")
@@ -160,11 +162,12 @@ def _tensors(node: Any) -> Iterator[Tensor]:
 # ---------------------------------------------------------------- sample
 
 
-def sample_grid(run: OpenRun, columns: Sequence[int], per_class: int, seed: int) -> Tensor:
+def sample_grid(run: OpenRun, class_indices: Sequence[int], per_class: int, seed: int) -> Tensor:
     """One (C, H, W) uint8 image: a class a row."""
-    draw = getattr(run.learner, "sample", None)
-    if draw is None:
+    if not isinstance(run.learner, Samples):
         raise ConfigError(
-            f"{run.config.method} has no generator to draw a class with; take a run of dgmw, dgma, mergan or ewcm"
+            f"{run.config.method} has no generator that is told which class to draw; `engram list methods` says which "
+            "methods draw"
         )
-    return sheet(draw(columns, per_class, generator=generator(seed, "sample")), per_class)
+    images = run.learner.sample(class_indices, per_class, generator=generator(seed, "sample"))
+    return sheet(images, per_class)

@@ -6,7 +6,7 @@ A run can be killed at any moment and resumed: the checkpoint holds the learner'
 and the length of the records; every random draw is named by its place (seeding.py). So the resumed run ends with the
 same bits, and the same records but for `timing`, as one that was never stopped.
 
-Several processes (parallel.py) all do everything alike, evaluation too, but only the first writes and shows anything.
+Several processes (distributed.py) all do everything alike, evaluation too; only the first writes and shows anything.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engram import parallel
-from engram.config import Config, compose, demand, differences
-from engram.data.datasets import Dataset, load
+from engram import distributed
+from engram.config import Config, compose, differences, require
+from engram.data.datasets import Dataset, load_dataset
 from engram.data.stream import ClassStream, Task
-from engram.errors import DivergedError, RunError
+from engram.errors import ConfigError, DivergedError, RunError
 from engram.evaluation import metrics
-from engram.evaluation.evaluate import SecondAnswer, TwoAnswers, evaluate
-from engram.evaluation.quality import Draws, replay_quality
+from engram.evaluation.evaluate import SecondAnswer, evaluate, require_test_images
+from engram.evaluation.quality import DrawsAndAnswers, replay_quality
 from engram.experiment import checkpoint
 from engram.experiment.board import Board, NoBoard
-from engram.experiment.files import explained, write_atomically
+from engram.experiment.files import os_errors, write_atomically
 from engram.experiment.folder import (
     Origin,
-    demand_blank,
     describe_data,
     is_blank,
+    locked,
     note_environment,
-    occupied,
+    origin_of,
     read_origin,
+    require_blank,
     write_origin,
 )
 from engram.experiment.machine import peak_bytes, prepare
 from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display, Quiet
-from engram.experiment.records import RecordWriter, Unwritten, read_records
-from engram.methods.learner import Clock, Learner
-from engram.methods.registry import configure, find_method, surroundings
-from engram.presets import lighter_presets
+from engram.experiment.records import FORMAT, RecordWriter, Unwritten, read_records
+from engram.methods.learner import AnswersTwice, Learner, Progress
+from engram.methods.registry import configure, find_method
+from engram.presets import lighter_presets, read_preset
 from engram.seeding import generator
 
 
@@ -71,15 +72,30 @@ class Request:
     seed: int | None = None
     order_seed: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """`group.field` -> value"""
+    file: Path | None = None
+    """Settings to start from: a preset of the user's own (TOML), or another run's `config.json`."""
 
     @property
     def said(self) -> dict[str, Any]:
         """The top-level fields that were named."""
-        return {name: value for name, value in vars(self).items() if value is not None and name != "settings"}
+        own = ("settings", "file")
+        return {name: value for name, value in vars(self).items() if value is not None and name not in own}
 
     def config(self) -> Config:
         """The configuration of a new run."""
-        return configure(settings=self.settings, **self.said)
+        if self.file is None:
+            return configure(settings=self.settings, **self.said)
+        if self.file.suffix == ".json":
+            stored = origin_of(self.file).config
+            if self.method not in (None, stored.method):
+                raise ConfigError(f"{self.file} configures {stored.method}, not {self.method}; leave --method out")
+            if self.preset is not None:
+                raise ConfigError(f"{self.file} is complete, no preset adds to it; leave --preset out")
+            return compose(stored, {**self.said, **self.settings})
+        method = self.method or Config().method
+        settings = read_preset(self.file, str(self.file)).settings(method)
+        return configure(**{**self.said, "method": method}, settings={**settings, **self.settings})
 
     def over(self, stored: Config, folder: Path) -> Config:
         """The configuration to go on with: the stored one. Only where and how it computes may be set anew, but for the
@@ -105,6 +121,26 @@ def default_folder(config: Config) -> Path:
 
 
 def run(
+    dataset: str | None = None,
+    method: str | None = None,
+    *,
+    preset: str | None = None,
+    seed: int | None = None,
+    order_seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+) -> Path:
+    """Train one method on one stream of tasks, or go on with a run; returns its folder.
+
+    `settings`: `group.field` -> value. `engram run` on the command line does the same, and shows how it is getting on.
+    """
+    request = Request(dataset, method, preset, seed, order_seed, settings or {})
+    return execute(request, None if out is None else Path(out), resume=resume, tensorboard=tensorboard)
+
+
+def execute(
     request: Request,
     folder: Path | None = None,
     *,
@@ -113,7 +149,7 @@ def run(
     display: Display | None = None,
     stop: Stop | None = None,
 ) -> Path:
-    """Start an experiment, or go on with one; returns its folder.
+    """Carry a request out; returns the run's folder.
 
     Nothing is written before the request is known to be good. `resume` in a folder that holds nothing yet starts the
     run, where the request says which: a run killed in its very first moments is resumed like any other.
@@ -124,11 +160,11 @@ def run(
         known = read_origin(folder)
         config = request.over(known.config, folder)
     else:
-        demand_blank(folder)
+        require_blank(folder)
         known, config = None, request.config()
-    _demand_rows(config, parallel.launched().size)
+    _require_rows(config, distributed.launched().size)
     device = prepare(config.runtime)
-    dataset = load(config.dataset, holdout=config.stream.holdout)
+    dataset = load_dataset(config.dataset, holdout=config.stream.holdout, image_size=config.stream.image_size)
     origin = Origin(config, describe_data(dataset))
     if known is not None and known.data != origin.data:
         raise RunError(
@@ -136,7 +172,7 @@ def run(
             "bring the old data back, or start anew with another --out"
         )
     chosen = find_method(config.method)
-    learner = chosen.build(surroundings(config, dataset.channels, device))
+    learner = chosen.learner(config, dataset.shape, device)
     stream = ClassStream(
         dataset,
         config.stream.classes_per_task,
@@ -145,19 +181,21 @@ def run(
         order_seed=config.order_seed if config.stream.order is None else None,
         cumulative=chosen.given_all_data,
     )
-    with parallel.joined(device, config.runtime.wait_seconds) as world:
+    require_test_images(dataset, stream.order)
+    with distributed.joined(device, config.runtime.wait_seconds) as world:
         if world.rank:
             experiment = _Experiment(folder, config, learner, Quiet(), NoBoard(), stop or Stop())
             experiment.go(dataset, stream, experiment.restore(), [])
             return folder
         board: Board | NoBoard = Board(folder) if tensorboard else NoBoard()
-        with occupied(folder):
+        with locked(folder):
             if known is None:
-                demand_blank(folder)
+                require_blank(folder)
                 write_origin(folder, origin)
             experiment = _Experiment(folder, config, learner, display or Quiet(), board, stop or Stop())
             offset = experiment.restore()  # refuses a damaged checkpoint before anything is written
-            notes = [f"since the start, {line}; the last bits may differ" for line in note_environment(folder, device)]
+            notes = list(dataset.notes) if known is None else []
+            notes += [f"since the start, {line}; the last bits may differ" for line in note_environment(folder, device)]
             lighter = lighter_presets(config) if known is None and device.type == "cpu" else []
             notes += [f"these sizes are meant for a GPU; for a CPU there is --preset {name}" for name in lighter]
             experiment.go(dataset, stream, offset, notes)
@@ -184,7 +222,7 @@ class _Experiment:
         self.folder, self.config, self.learner = folder, config, learner
         self.display, self.board, self.stop = display, board, stop
         self.method = find_method(config.method)
-        self.writes = parallel.world().rank == 0
+        self.writes = distributed.world().rank == 0
         self.records: RecordWriter | Unwritten
         self.task = 0
         """Number of tasks that are done."""
@@ -201,14 +239,16 @@ class _Experiment:
     def go(self, dataset: Dataset, stream: ClassStream, offset: int, notes: list[str]) -> None:
         """All tasks that are not done yet. `offset`: how long the records were at the last checkpoint."""
         stream.skip_to(self.task)
-        if parallel.world().many:  # and nobody writes before all have read the checkpoint
-            self._demand_same(checkpoint.fingerprint(self.learner.state()), "at the start: do all see the same folder?")
+        if distributed.world().many:  # and nobody writes before all have read the checkpoint
+            self._require_same(
+                checkpoint.fingerprint(self.learner.state()), "at the start: do all see the same folder?"
+            )
         self.records = RecordWriter(self.folder, offset) if self.writes else Unwritten()
         with contextlib.closing(self.records), contextlib.closing(self.board), self.display:
             if offset == 0:
                 self._record_run(dataset, stream)
                 self._save()
-            parallel.anybody(False)  # the records are cut back before others read them
+            distributed.anybody(False)  # the records are cut back before others read them
             evaluations = [r for r in read_records(self.folder) if r["kind"] == "evaluation"]
             self.board.replay(read_records(self.folder))
             self.display.begin(self.config, stream.sizes, self.task, evaluations, notes)
@@ -236,17 +276,17 @@ class _Experiment:
             forgetting=metrics.forgetting(matrix),
             backward_transfer=metrics.backward_transfer(matrix),
         )
-        if isinstance(self.learner, TwoAnswers):
+        if isinstance(self.learner, AnswersTwice):
             second = evaluate(SecondAnswer(self.learner), dataset, task.seen)
             self._note("second_answer", task=task.index, **second.as_record())
-        if isinstance(self.learner, Draws):
+        if isinstance(self.learner, DrawsAndAnswers):
             draws = generator(self.config.seed, "quality", task.index)
             quality = replay_quality(self.learner, task, generator=draws)
             names = [dataset.class_names[c] for c in task.seen]
             self._note("quality", task=task.index, classes=names, **quality.as_record())
             self._show_drawings(self.learner, len(task.seen))
         state = checkpoint.fingerprint(self.learner.state())
-        self._demand_same(state, f"after task {task.index + 1}; the last good checkpoint is kept")
+        self._require_same(state, f"after task {task.index + 1}; the last good checkpoint is kept")
         self._note("task", task=task.index, state=state)
         seconds = self.seconds + learned - self.began
         self._note(
@@ -261,29 +301,29 @@ class _Experiment:
         self.began = time.monotonic()
         self._save()
         self.display.done(record, seconds)
-        if parallel.anybody(self.stop.asked) and self.task < len(sizes):
+        if distributed.anybody(self.stop.asked) and self.task < len(sizes):
             raise Interrupted
 
     # the learner's observer
 
-    def batch(self, clock: Clock) -> None:
+    def batch(self, progress: Progress) -> None:
         """A batch is done: a moment at which the run can be saved and stopped."""
         self.stamps.append(time.monotonic())
-        self.display.batch(clock)
-        if parallel.anybody(self.stop.asked):
-            _demand_finite(clock.means(), self.task, clock.epoch)
+        self.display.batch(progress)
+        if distributed.anybody(self.stop.asked):
+            _require_finite(progress.means(), self.task, progress.epoch)
             self._leave()
 
     def epoch(self, losses: Mapping[str, float]) -> None:
         """An epoch is done: record it, and save now and then."""
-        _demand_finite(losses, self.task, self.epoch_number)
+        _require_finite(losses, self.task, self.epoch_number)
         record = self._note("epoch", task=self.task, epoch=self.epoch_number, losses=dict(losses))
         self.epoch_number += 1
         steps = len(self.stamps) - 1
         self.step_seconds.append(round((self.stamps[-1] - self.stamps[0]) / steps, 6) if steps > 0 else None)
         self.stamps = []
         self.display.epoch(record)
-        if parallel.anybody(self.stop.asked):
+        if distributed.anybody(self.stop.asked):
             self._leave()
         if time.monotonic() - self.saved_at >= self.config.runtime.checkpoint_seconds:
             self._save()
@@ -294,11 +334,11 @@ class _Experiment:
 
     def _leave(self) -> NoReturn:
         self._save()
-        parallel.anybody(False)  # torchrun ends all others when one has gone: not before the run is saved
+        distributed.anybody(False)  # torchrun ends all others when one has gone: not before the run is saved
         raise Interrupted
 
-    def _demand_same(self, digest: str, when: str) -> None:
-        if not parallel.same_everywhere(digest):
+    def _require_same(self, digest: str, when: str) -> None:
+        if not distributed.same_everywhere(digest):
             raise RunError(f"the processes of this run do not hold the same state {when}")
 
     # what is written
@@ -308,28 +348,29 @@ class _Experiment:
         self.board.add(record)
         return record
 
-    def _show_drawings(self, learner: Draws, classes: int) -> None:
+    def _show_drawings(self, learner: DrawsAndAnswers, classes: int) -> None:
         """The same drawings after every task, as a picture: whoever never forgets adds rows and changes none."""
         if not self.writes:
             return
         images = learner.sample(range(classes), PER_CLASS, generator=generator(self.config.seed, "drawings"))
         picture = sheet(images, PER_CLASS)
-        with explained(self.folder / DRAWINGS):
+        with os_errors(self.folder / DRAWINGS):
             write_atomically(self.folder / DRAWINGS, png(picture))
         self.board.picture(picture, classes)
 
     def _record_run(self, dataset: Dataset, stream: ClassStream) -> None:
         self._note(
             "run",
+            format=FORMAT,
             dataset=describe_data(dataset),
             method=self.config.method,
             bound=self.method.bound,
-            strict=self.method.is_strict(self.config.method_settings),
+            strict=self.method.is_strict(self.config.settings),
             seed=self.config.seed,
             order_seed=self.config.order_seed,
             tasks=[list(task) for task in stream.tasks],
             class_names=list(dataset.class_names),
-            channels=dataset.channels,
+            shape=list(dataset.shape),
             images=stream.sizes,
         )
 
@@ -349,6 +390,7 @@ class _Experiment:
     def restore(self) -> int:
         """Put learner and counters where the last checkpoint left them; the length of the records then."""
         saved = checkpoint.load(self.folder)
+        next(read_records(self.folder), None)  # refuses records of another format before anything is written
         if saved is None:
             if sum(1 for _ in read_records(self.folder)) > 1:
                 raise RunError(
@@ -368,19 +410,17 @@ class _Experiment:
             ) from error
 
 
-def _demand_finite(losses: Mapping[str, float], task: int, epoch: int) -> None:
+def _require_finite(losses: Mapping[str, float], task: int, epoch: int) -> None:
     for name, value in losses.items():
         if not math.isfinite(value):
             raise DivergedError(
                 f"the {name} loss is {value} in task {task + 1}, epoch {epoch + 1}; the last good checkpoint is kept. "
-                "Lower training.learning_rate"
+                "Lower classifier.learning_rate or gan.learning_rate"
             )
 
 
-def _demand_rows(config: Config, processes: int) -> None:
+def _require_rows(config: Config, processes: int) -> None:
     """A row of every batch for each process."""
-    sizes = {"training.batch_size": config.training.batch_size}
-    if (size := getattr(config.method_settings, "batch_size", None)) is not None:
-        sizes["method.batch_size"] = size
+    sizes = {"classifier.batch_size": config.classifier.batch_size, **config.settings.batch_sizes}
     for name, size in sizes.items():
-        demand(size >= processes, name, size, f"{processes} or more, one for each process")
+        require(size >= processes, name, size, f"{processes} or more, one for each process")

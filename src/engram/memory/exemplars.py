@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engram.data.examples import Examples
 from engram.data.stream import Task
 
 
@@ -38,49 +39,52 @@ def pick(count: int, images: int, *, generator: torch.Generator) -> Tensor:
 
 @dataclass
 class Exemplars:
-    """Real images by column of the answer, the most wanted first."""
+    """Real images by class index, the most wanted first."""
 
     images: dict[int, Tensor] = field(default_factory=dict)
 
-    def add(self, column: int, images: Tensor) -> None:
+    def add(self, class_index: int, images: Tensor) -> None:
         """Keep copies: the task's own memory closes with the task."""
-        self.images[column] = images.clone()
+        self.images[class_index] = images.clone()
 
     def shrink(self, per_class: int) -> None:
         """Keep the first `per_class` of every class; the rest is gone."""
-        self.images = {column: kept[:per_class].clone() for column, kept in self.images.items()}
+        self.images = {class_index: kept[:per_class].clone() for class_index, kept in self.images.items()}
 
-    def draw(self, column: int, count: int, *, generator: torch.Generator) -> Tensor:
+    def draw(self, class_index: int, count: int, *, generator: torch.Generator) -> Tensor:
         """`count` images of a class, with replacement."""
-        kept = self.images[column]
+        kept = self.images[class_index]
         return kept[torch.randint(len(kept), (count,), generator=generator)]
 
     @property
     def bytes(self) -> int:
+        """As they would lie on disc, uncompressed."""
         return sum(kept.numel() for kept in self.images.values())
 
     def state(self) -> dict[str, Any]:
-        return {str(column): kept for column, kept in self.images.items()}
+        """For a checkpoint."""
+        return {str(class_index): kept for class_index, kept in self.images.items()}
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Exemplars:
-        return cls({int(column): kept for column, kept in state.items()})
+        """Back from a checkpoint."""
+        return cls({int(class_index): kept for class_index, kept in state.items()})
 
 
-def evenly(task: Task, exemplars: Exemplars, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """An epoch's images and columns, as many in all as the task has, the same number of every class seen.
+def balanced(task: Task, exemplars: Exemplars, *, generator: torch.Generator) -> Examples:
+    """An epoch's examples, as many in all as the task has, the same number of every class seen.
 
     Stored images come back again and again; of the task's own a random part is taken. Unless the classes are even, ten
-    old images beside thousands of new ones teach a solver to answer with the new class.
+    old images beside thousands of new ones teach a classifier to answer with the new class.
     """
     count, rest = divmod(len(task), len(task.seen))
     images, targets = [], []
-    for column in range(len(task.seen)):
-        some = count + (column < rest)
-        if column in task.columns:
-            rows = torch.nonzero(task.targets == column).squeeze(1)
+    for class_index in range(len(task.seen)):
+        some = count + (class_index < rest)
+        if class_index in task.class_indices:
+            rows = torch.nonzero(task.targets == class_index).squeeze(1)
             images.append(task.images[rows[torch.randint(len(rows), (some,), generator=generator)]])
         else:
-            images.append(exemplars.draw(column, some, generator=generator))
-        targets.append(torch.full((some,), column))
-    return torch.cat(images), torch.cat(targets)
+            images.append(exemplars.draw(class_index, some, generator=generator))
+        targets.append(torch.full((some,), class_index))
+    return Examples(torch.cat(images), torch.cat(targets))

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from engram.memory.generative import Engram
-from engram.nets.generator import PlasticGenerator
+from engram.memory.engram import Engram
+from engram.nets.masked_generator import MaskedGenerator
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def ledger(net: PlasticGenerator, engrams: Sequence[Engram]) -> dict[str, int]:
+def ledger(net: MaskedGenerator, engrams: Sequence[Engram]) -> dict[str, int]:
     """Bytes of the shared weights, and of all engrams' packed masks, heads and normalisation."""
     return {
         "weights": _bytes(layer.weight for layer in net.plastic),

@@ -1,52 +1,31 @@
-"""What every method is to the rest of the house: a `Learner`; what it is given: `Surroundings`, `Task`s, an `Observer`.
+"""What every method is to the rest of the project: a `Learner`, and what else some can do: `Samples`, `Retains`, …
 
-A learner is told the shape of the images and its own settings. Nothing tells it how many tasks or classes are to come.
+A learner is told its `Context`, handed one `Task` at a time, and tells an `Observer` how it is getting on. Nothing
+tells it how many tasks or classes are to come.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
+from torch import Tensor
 
-from engram.config import TrainingConfig
+from engram.config import ClassifierSettings, Config, MethodSettings
+from engram.context import Context, Shape
 from engram.data.stream import Task
 
 State = dict[str, Any]
 """A tree of dictionaries with text keys; its leaves are tensors or plain JSON values."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """All that a learner knows before its first task."""
-
-    channels: int
-    training: TrainingConfig
-    settings: Any
-    """The method's own dataclass."""
-    seed: int = 0
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    precision: Literal["float32", "bfloat16"] = "float32"
-
-    def lowered(self) -> contextlib.AbstractContextManager[object]:
-        """Around a forward pass of training: it is computed in the lower precision, where that is asked for.
-
-        What comes out of the pass is then to be made float32, and losses, penalties, weights, masks and whatever is
-        kept or told is computed outside of it.
-        """
-        if self.precision == "float32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-
 class Observer(Protocol):
     """Whom a learner tells how it is getting on. `batch` and `epoch` may save the learner, and may stop it."""
 
-    def batch(self, clock: Clock) -> None:
-        """A step is done and the clock stands at the next one."""
+    def batch(self, progress: Progress) -> None:
+        """A step is done and the progress stands at the next one."""
         ...
 
     def epoch(self, losses: Mapping[str, float]) -> None:
@@ -61,14 +40,14 @@ class Observer(Protocol):
 class Silent:
     """An observer that does nothing, for use as a library."""
 
-    def batch(self, clock: Clock) -> None:
-        pass
+    def batch(self, progress: Progress) -> None:
+        """Nothing."""
 
     def epoch(self, losses: Mapping[str, float]) -> None:
-        pass
+        """Nothing."""
 
     def note(self, kind: str, **facts: Any) -> None:
-        pass
+        """Nothing."""
 
 
 SILENT = Silent()
@@ -81,8 +60,8 @@ class Learner(Protocol):
         """Learn the task, or go on with it where `load` put the learner in the middle of it."""
         ...
 
-    def scores(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, 32, 32) uint8 -> (B, classes seen), columns in order of appearance. No task label."""
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 -> (B, classes seen), in order of appearance. No task label."""
         ...
 
     def state(self) -> State:
@@ -90,39 +69,144 @@ class Learner(Protocol):
         ...
 
     def load(self, state: State) -> None:
-        """Take over a state; the learner was built with the same surroundings."""
+        """Take over a state; the learner was built with the same context."""
+        ...
+
+
+# ---------------------------------------------------------------- what some learners can do
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """A learner that can draw the classes that it remembers."""
+
+    def sample(self, class_indices: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
+        """(len(class_indices) * count, C, H, W) uint8, class by class."""
+        ...
+
+
+@runtime_checkable
+class Retains(Protocol):
+    """A learner whose memory of a class never changes, and can be checked for that."""
+
+    def retention(self) -> list[int]:
+        """Indices of the classes whose images for fixed noise are not, to the bit, what they were."""
+        ...
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """A learner whose network has features to show."""
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 -> (B, features), what the network makes of them before it answers."""
+        ...
+
+
+@runtime_checkable
+class AnswersTwice(Protocol):
+    """A learner with a second way to answer, recorded beside the first."""
+
+    def second_scores(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 -> (B, classes seen)."""
+        ...
+
+
+# ---------------------------------------------------------------- a line of the registry
+
+S = TypeVar("S", bound=MethodSettings)
+
+
+class MethodEntry(Protocol):
+    """A method as the registry lists it, whatever its settings are."""
+
+    @property
+    def settings(self) -> MethodSettings:
+        """Its own groups at their defaults."""
+        ...
+
+    @property
+    def classifier(self) -> ClassifierSettings:
+        """How its classifier is trained by default."""
+        ...
+
+    @property
+    def summary(self) -> str: ...
+
+    @property
+    def stores(self) -> str:
+        """What it keeps of past tasks."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The publication it comes from."""
+        ...
+
+    @property
+    def strict(self) -> bool:
+        """Keeps to the strict protocol: no real data of past tasks."""
+        ...
+
+    @property
+    def bound(self) -> Literal["upper", "lower"] | None:
+        """A yardstick rather than a contender."""
+        ...
+
+    @property
+    def given_all_data(self) -> bool:
+        """Joint training alone: every task brings the images of all classes so far."""
+        ...
+
+    @property
+    def draws(self) -> bool:
+        """Whether its learner can draw the classes that it remembers."""
+        ...
+
+    def is_strict(self, settings: MethodSettings) -> bool:
+        """Strict, unless the settings relax it by storing real images."""
+        ...
+
+    def learner(self, config: Config, shape: Shape, device: torch.device) -> Learner:
+        """A new learner with a configuration."""
         ...
 
 
 @dataclass(frozen=True)
-class Method:
-    """One line of the registry."""
+class Method(Generic[S]):
+    """One line of the registry: a `MethodEntry` that knows the type of its settings."""
 
-    build: Callable[[Surroundings], Learner]
-    settings: type
-    """The method's own configuration."""
+    build: Callable[[Context[S]], Learner]
+    settings: S
     summary: str
     stores: str
-    """What it keeps of past tasks."""
     source: str
-    """The publication it comes from."""
+    classifier: ClassifierSettings = ClassifierSettings()
     strict: bool = True
-    """Keeps to the strict protocol: no real data of past tasks."""
     bound: Literal["upper", "lower"] | None = None
-    """A yardstick rather than a contender."""
+    draws: bool = False
 
-    def is_strict(self, settings: Any) -> bool:
+    def is_strict(self, settings: MethodSettings) -> bool:
         """Strict, unless the settings relax it by storing real images."""
-        return self.strict and not getattr(settings, "stores_images", False)
+        return self.strict and not settings.stores_images
 
     @property
     def given_all_data(self) -> bool:
         """Joint training alone: every task brings the images of all classes so far."""
         return self.bound == "upper"
 
+    def learner(self, config: Config, shape: Shape, device: torch.device) -> Learner:
+        """A new learner with a configuration."""
+        own = config.settings
+        assert isinstance(own, type(self.settings)), (type(own), type(self.settings))
+        return self.build(Context(shape, config.classifier, own, config.seed, device, config.runtime.precision))
+
+
+# ---------------------------------------------------------------- progress within a task
+
 
 @dataclass
-class Clock:
+class Progress:
     """Where a learner stands within its task; part of its state."""
 
     epochs: int = 0
@@ -133,22 +217,23 @@ class Clock:
     batch: int = 0
     begins: float = 0.0
     ends: float | None = None
-    """Which part of the task this clock covers, for the display; None: to the end."""
-    totals: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Which part of the task this covers, for the display; None: to the end."""
+    totals: dict[str, Tensor] = field(default_factory=dict)
     """Sums of the losses over this epoch's batches so far, kept where the losses are to avoid waiting for a device."""
 
     @property
     def running(self) -> bool:
+        """Whether a task is under way."""
         return self.epochs > 0
 
     @property
     def share(self) -> float:
-        """How much of this clock's epochs is done, 0 to 1."""
+        """How much of these epochs is done, 0 to 1."""
         return (self.epoch + self.batch / self.batches) / self.epochs
 
     @property
     def share_of_task(self) -> float:
-        """How much of the task is done, 0 to 1, where the clock covers a part of it."""
+        """How much of the task is done, 0 to 1, where this covers a part of it."""
         return self.begins + (1 - self.begins if self.ends is None else self.ends - self.begins) * self.share
 
     def means(self) -> dict[str, float]:
@@ -156,25 +241,27 @@ class Clock:
         return {name: total.item() / max(self.batch, 1) for name, total in self.totals.items()}
 
     def state(self) -> State:
+        """For a checkpoint."""
         names = ("epochs", "batches", "epoch", "batch", "begins", "ends")
         return {"counts": {name: getattr(self, name) for name in names}, "totals": dict(self.totals)}
 
     @classmethod
-    def of(cls, state: State, device: torch.device) -> Clock:
+    def of(cls, state: State, device: torch.device) -> Progress:
+        """Back from a checkpoint."""
         totals = {name: total.to(device) for name, total in state["totals"].items()}
         return cls(**state["counts"], totals=totals)
 
 
-def tick(clock: Clock, step: Callable[[int, int], Mapping[str, torch.Tensor]], observe: Observer) -> None:
-    """Run `step(epoch, batch)` from where the clock stands to the end of its last epoch."""
-    while clock.epoch < clock.epochs:
-        while clock.batch < clock.batches:
-            for name, loss in step(clock.epoch, clock.batch).items():
+def run_epochs(progress: Progress, step: Callable[[int, int], Mapping[str, Tensor]], observe: Observer) -> None:
+    """Run `step(epoch, batch)` from where the progress stands to the end of its last epoch."""
+    while progress.epoch < progress.epochs:
+        while progress.batch < progress.batches:
+            for name, loss in step(progress.epoch, progress.batch).items():
                 loss = loss.detach().double() if loss.device.type != "mps" else loss.detach()
-                clock.totals[name] = clock.totals[name] + loss if name in clock.totals else loss
-            clock.batch += 1
-            if clock.batch < clock.batches:
-                observe.batch(clock)
-        means = clock.means()
-        clock.epoch, clock.batch, clock.totals = clock.epoch + 1, 0, {}
+                progress.totals[name] = progress.totals[name] + loss if name in progress.totals else loss
+            progress.batch += 1
+            if progress.batch < progress.batches:
+                observe.batch(progress)
+        means = progress.means()
+        progress.epoch, progress.batch, progress.totals = progress.epoch + 1, 0, {}
         observe.epoch(means)

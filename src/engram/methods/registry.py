@@ -11,18 +11,18 @@ from engram.config import Config, compose
 from engram.data.datasets import Dataset
 from engram.errors import unknown
 from engram.methods.bounds import FINETUNE, JOINT
-from engram.methods.dgm import DGMA, DGMW
-from engram.methods.dgr import DGR_METHOD
-from engram.methods.ewc import EWC, EWC_S
-from engram.methods.ewcm import EWC_M
+from engram.methods.dgm.learner import DGMA, DGMW
 from engram.methods.icarl import ICARL
-from engram.methods.learner import Learner, Method, Surroundings
-from engram.methods.mergan import MERGAN, MERGAN_RA
-from engram.methods.rwalk import RWALK, RWALK_S
-from engram.methods.si import SI, SI_S
+from engram.methods.learner import Learner, MethodEntry
+from engram.methods.regularised.ewc import EWC, EWC_S
+from engram.methods.regularised.rwalk import RWALK, RWALK_S
+from engram.methods.regularised.si import SI, SI_S
+from engram.methods.replay.dgr import DGR_METHOD
+from engram.methods.replay.ewcm import EWC_M
+from engram.methods.replay.mergan import MERGAN, MERGAN_RA
 from engram.presets import preset_settings
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, MethodEntry] = {
     "joint": JOINT,
     "finetune": FINETUNE,
     "dgmw": DGMW,
@@ -41,7 +41,7 @@ METHODS: dict[str, Method] = {
 }
 
 
-def find_method(name: str) -> Method:
+def find_method(name: str) -> MethodEntry:
     """The method, or an error that lists the known ones."""
     if name not in METHODS:
         raise unknown("method", name, METHODS)
@@ -58,13 +58,7 @@ def build(
 ) -> Learner:
     """A learner for a data set, with the data set's preset and `group.field` settings: methods as a library."""
     config = configure(dataset=dataset.name, method=name, seed=seed, settings=settings)
-    return find_method(name).build(surroundings(config, dataset.channels, torch.device(device)))
-
-
-def surroundings(config: Config, channels: int, device: torch.device) -> Surroundings:
-    """What a configuration tells a learner."""
-    training, own, precision = config.training, config.method_settings, config.runtime.precision
-    return Surroundings(channels, training, own, config.seed, device, precision)
+    return find_method(name).learner(config, dataset.shape, torch.device(device))
 
 
 def configure(
@@ -77,12 +71,14 @@ def configure(
     settings: Mapping[str, Any] | None = None,
 ) -> Config:
     """A complete configuration: the method's defaults, then the preset, then the user's settings."""
+    chosen = find_method(method)
     base = Config(
         dataset=dataset,
         method=method,
         preset=preset,
         seed=seed,
         order_seed=order_seed,
-        method_settings=find_method(method).settings(),
+        classifier=chosen.classifier,
+        settings=chosen.settings,
     )
     return compose(compose(base, preset_settings(preset, dataset, method)), settings or {})

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from engram import __version__
 from engram.errors import RunError
-from engram.experiment.files import explained, read_json, write_atomically, write_json
-from engram.report import charts, figures, matrices, plasticity, views
+from engram.experiment.files import os_errors, read_json, write_atomically, write_json
+from engram.report import charts, figures, matrices, plasticity, samples, views
 from engram.report.charts import Figure
 from engram.report.gather import Gathered
 from engram.report.groups import Data, Group, group
+from engram.report.order import by_data, data_sets
 from engram.report.summary import card, lead, plural
 from engram.report.tables import FORMATS, Table
 
@@ -50,6 +50,10 @@ class Part:
     tables: list[Table] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
 
+    @property
+    def size(self) -> str:
+        return size(len(self.tables), len(self.pictures))
+
 
 @dataclass
 class Chapter:
@@ -60,18 +64,39 @@ class Chapter:
     parts: list[Part] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
+    @property
+    def size(self) -> str:
+        return size(sum(len(part.tables) for part in self.parts), sum(len(part.pictures) for part in self.parts))
+
+
+def size(tables: int, pictures: int) -> str:
+    """What a reader finds behind a fold.
+
+    >>> size(2, 1), size(0, 3)
+    ('2 tables, 1 figure', '3 figures')
+    """
+    counts = {"table": tables, "figure": pictures}
+    return ", ".join(plural(count, noun) for noun, count in counts.items() if count)
+
 
 def build(
-    gathered: Gathered, *, comparison: Table | None = None, version: str | None = None, pngs: bool = True
+    gathered: Gathered,
+    *,
+    comparison: Table | None = None,
+    version: str | None = None,
+    pngs: bool = True,
+    now: datetime | None = None,
 ) -> Files:
-    """All files. `version`: the page is served, and looks for another version; its files are then not on disc."""
-    groups = group(gathered.runs)
+    """All files. `version`: the page is served, and looks for another version; its files are then not on disc.
+
+    `now`: when the report was built; the clock's time where it is not given.
+    """
+    groups, made = by_data(group(gathered.runs)), (now or datetime.now(UTC)).astimezone(UTC)
     files: Files = {}
     chapters = []
     if comparison is not None:
         chapters.append(Chapter("What changed", "comparison", [Part("Old against new", [comparison])]))
-    contested = {g.data for g in groups if not g.bound}
-    sets = sorted(dict.fromkeys(g.data for g in groups), key=lambda data: data not in contested)
+    sets = data_sets(groups)
     for data in sets:
         own = [g for g in groups if g.data == data]
         chapters.append(_chapter(data, own, files, pngs))
@@ -79,8 +104,7 @@ def build(
     for table in [*(t for chapter in chapters for part in chapter.parts for t in part.tables), runs]:
         files |= {f"tables/{table.name}.{suffix}": write(table).encode() for suffix, write in FORMATS.items()}
     page = _page().render(
-        title=f"Engram: {plural(len(gathered.runs), 'run')}",
-        heading="What was run, and what came of it",
+        title=f"Engram report, {made:%Y-%m-%d}",
         lead=lead(gathered, groups),
         cards=[card(data, [g for g in groups if g.data == data]) for data in sets],
         chapters=chapters,
@@ -89,8 +113,8 @@ def build(
         live=version is not None,
         version=version,
         files=version is None,
-        made=time.strftime("%Y-%m-%d %H:%M:%S"),
-        engram=metadata.version("engram"),
+        made=f"{made:%Y-%m-%d %H:%M:%S} UTC",
+        engram=__version__,
         style=Markup(_asset("page.css")),
         script=Markup(_asset("page.js")),
     )
@@ -99,14 +123,14 @@ def build(
 
 @cache
 def _page() -> Any:
-    room = Environment(
+    environment = Environment(
         loader=FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return room.get_template("page.html.j2")
+    return environment.get_template("page.html.j2")
 
 
 @cache
@@ -137,7 +161,7 @@ def _chapter(data: Data, groups: Sequence[Group], files: Files, pngs: bool) -> C
     part("What the memory does", [], [plasticity.reuse(data, groups), *plasticity.masks(data, groups)])
     quality = plasticity.quality(data, groups)
     part("What it replays", [], quality)
-    grids = [picture for g in groups if (picture := _grid(data, g))]
+    grids = [picture for g in groups if (picture := _samples(data, g, files))]
     if grids:
         if not quality:
             chapter.parts.append(Part("What it replays"))
@@ -145,14 +169,13 @@ def _chapter(data: Data, groups: Sequence[Group], files: Files, pngs: bool) -> C
     part("How fast", [], [figures.timing(data, groups), figures.cost(data, groups)])
     growing = any(run.growth for g in groups for run in g.runs)
     absent = {
-        "table 2, since no run stores images": not second,
-        "table 3, since no run has a generator": not sizes,
-        "table 4 and the ledger, since no run says what it keeps": not space,
-        "the retention line, since no run keeps engrams": not checks,
-        "figures 3 and 5, since no run has masks": not growing,
-        "figure 6, since no run folder holds a samples.png or grid.png (`engram sample` makes one)": growing
-        and not grids,
-        "replay quality by class, since no run has recorded it": growing and not quality,
+        "table 2 (no run stores images)": not second,
+        "table 3 (no run has a generator)": not sizes,
+        "table 4 and the memory's size in images (no run has recorded its memory)": not space,
+        "retention (no run has checked its old images)": not checks,
+        "figures 3 and 4 (no run has masks)": not growing,
+        "figure 5 (no run folder has a samples.png or grid.png; `engram sample` makes one)": growing and not grids,
+        "replay quality by class (no run has recorded it)": growing and not quality,
     }
     chapter.missing = [text for text, missing in absent.items() if missing]
     return chapter
@@ -166,19 +189,27 @@ def _draw(figure: Figure, files: Files, pngs: bool) -> Picture:
     return Picture(figure.name, figure.title, figure.alt, figure.note, Markup(charts.inline(drawn, figure)))
 
 
-def _grid(data: Data, g: Group) -> Picture | None:
-    """Figure 6: the samples that `engram sample` left in the first run folder that has some."""
-    run = next((run for run in g.runs if run.grid), None)
-    if run is None or run.grid is None:
+def _samples(data: Data, g: Group, files: Files) -> Picture | None:
+    """Figure 5: the samples of the first run that has some."""
+    found = [(run, path) for run in g.runs if (path := samples.find(run.folder))]
+    if not found:
         return None
-    contents = run.grid.read_bytes()
-    if not contents.startswith(b"\x89PNG"):
+    run, path = found[0]
+    contents = path.read_bytes()
+    source = samples.source(contents)
+    if source is None:
         return None
-    name = f"figure6-{data.slug}-" + "".join(c if c.isalnum() else "-" for c in g.label)
-    source = f"data:image/png;base64,{base64.b64encode(contents).decode()}"
-    alt = f"Images generated by {g.label} after training on {data.title}, a class a row."
-    note = f"{run.name}/{run.grid.name}, a class a row."
-    return Picture(name, f"Figure 6. {data.title}: images generated by {g.label}", alt, note, None, source)
+    name = _unused("figure5-" + data.slug + "-" + re.sub(r"\W+", "-", g.label).strip("-"), files)
+    files[f"figures/{name}.png"] = contents
+    alt = f"Images generated by {g.label} after training on {data.title}, one row per class."
+    note = f"{run.name}/{path.name}. One row per class."
+    return Picture(name, f"Figure 5. {data.title}: images generated by {g.label}", alt, note, None, source)
+
+
+def _unused(name: str, files: Files) -> str:
+    """The name, with a number where two labels make the same one."""
+    names = [name, *(f"{name}-{i}" for i in range(2, len(files) + 3))]
+    return next(name for name in names if f"figures/{name}.png" not in files)
 
 
 def write(files: Files, out: Path) -> None:
@@ -191,12 +222,12 @@ def write(files: Files, out: Path) -> None:
     earlier = _written(out)
     for name in sorted(files, key=lambda name: name == PAGE):
         path = out / name
-        with explained(path):
+        with os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, files[name])
-    write_json(out / LISTING, sorted(files))
+    write_json(out / LISTING, list(files))
     for name in earlier - set(files):
-        with explained(out / name):
+        with os_errors(out / name):
             (out / name).unlink(missing_ok=True)
 
 

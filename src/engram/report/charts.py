@@ -90,8 +90,10 @@ def inline(drawn: str, figure: Figure) -> str:
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)
     if box is not None:
         width, height = float(box[1]), float(box[2])
-        head = head.replace(box[0], f'viewBox="0 {TITLE} {width:g} {height - TITLE:g}"')
         head = re.sub(r' (width|height)="[\d.]+"', "", head)
+        # never wider than drawn: type is of one size in all figures
+        shown = f'viewBox="0 {TITLE} {width:g} {height - TITLE:g}" style="--drawn: {width:g}px"'
+        head = head.replace(box[0], shown)
     rest = rest.replace('fill="white"', 'fill="none"', 1)
     # many pictures share one page, and with it one set of names
     rest = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{figure.name}-", rest)
@@ -108,14 +110,14 @@ def category(field: str, title: str | None = None, **more: Any) -> Spec:
     return {"field": field, "type": "nominal", "title": title, **more}
 
 
-def counted(field: str, title: str, values: Sequence[int], room: int = 20) -> Spec:
-    """An axis of whole numbers, with as many ticks as there is room for: all of them, or the round ones.
+def counted(field: str, title: str, values: Sequence[int], most: int = 20) -> Spec:
+    """An axis of whole numbers with no more than `most` ticks: all of them, or the round ones.
 
     >>> [len(counted("x", "", range(1, n + 1))["axis"]["values"]) for n in (20, 50, 200, 5000)]
     [20, 10, 20, 10]
     """
     steps = (m * 10**e for e in range(15) for m in (1, 5))
-    shown = next(some for step in steps if len(some := [v for v in values if v % step == 0]) <= room)
+    shown = next(some for step in steps if len(some := [v for v in values if v % step == 0]) <= most)
     axis = {"values": shown, "format": "d", "grid": False}
     return quantity(field, title, axis=axis, scale={"nice": False, "zero": False, "padding": 8})
 
@@ -156,7 +158,7 @@ def lines(rows: Rows, names: Sequence[str], x: Spec, y: Spec, fixed: Mapping[str
 
 
 def heat(rows: Rows, x: Spec, y: Spec, *, legend: str, numbers: bool, size: int) -> Spec:
-    """A matrix of per cents: light is little, dark is much; the number in each cell where there is room."""
+    """A matrix of per cents: light is little, dark is much; `numbers`: the number in each cell."""
     colour = quantity("value", legend, scale={"range": list(SHADES), "domain": [0, 100]})
     colour["legend"] = {"title": legend, "orient": "right", "gradientLength": 160}
     cell = {"type": "rect", "stroke": FAINT, "strokeWidth": 0.5, "aria": len(rows) <= 1200}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from scipy.special import stdtrit
 
 from engram.report.groups import Group, Mean, main
+from engram.report.order import name_key
 from engram.report.tables import Row, Table, mean, number, words
 
 MEASURES: dict[str, tuple[Callable[[Group], Mean | None], float, int]] = {
@@ -19,17 +20,17 @@ MEASURES: dict[str, tuple[Callable[[Group], Mean | None], float, int]] = {
 """Name -> (measure, scale, digits)."""
 
 NOTE = (
-    "Beyond the seeds' spread: the difference lies outside the 95 % interval of Welch's t-test, which needs two seeds "
-    "on either side. Runs of one configuration are compared; where the settings have changed, those that did are named."
+    "Whether a change is beyond the seeds' spread is decided by Welch's t-test at 95 %. It needs two seeds on either "
+    "side. Runs with the same settings are compared where there are any. Otherwise the last column names what changed."
 )
 
 
 def compare(old: Sequence[Group], new: Sequence[Group]) -> Table:
     """A row per measure of every method that both have, and a row for what only one has."""
     rows: list[Row] = []
-    for before, after in _pairs(old, new):
-        either = after or before
-        assert either is not None
+    pairs = sorted(_pairs(old, new), key=lambda pair: name_key(_either(pair).data.name))
+    for before, after in pairs:
+        either = _either((before, after))
         start = (words(either.data.title), words(either.method))
         if before is None or after is None:
             only = "only in the new runs" if before is None else "only in the old runs"
@@ -51,6 +52,12 @@ def compare(old: Sequence[Group], new: Sequence[Group]) -> Table:
             rows.append(Row((*start, words(name), *cells, words(changed)), method=either.method))
     columns = ("data", "method", "measure", "old", "new", "change", "beyond the seeds' spread?", "settings changed")
     return Table("comparison", "Old runs against new runs", columns, tuple(rows), NOTE)
+
+
+def _either(pair: tuple[Group | None, Group | None]) -> Group:
+    found = pair[1] or pair[0]
+    assert found is not None
+    return found
 
 
 def verdict(old: Mean | None, new: Mean | None) -> str:

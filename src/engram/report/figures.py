@@ -10,7 +10,7 @@ from engram.report.charts import FAINT, HEIGHT, INK, MOST_SERIES, WIDTH, Figure,
 from engram.report.gather import Run
 from engram.report.groups import Data, Group, Mean, longest_per_method, one_per_method, one_per_store
 from engram.report.records import Evaluation, Timing
-from engram.report.views import MB, SIDE
+from engram.report.views import MB, image_sizes
 
 MOST_PANELS = 4
 MOST_COSTS = 6
@@ -59,7 +59,7 @@ def _accuracy(
     x = charts.counted("x", "classes seen", sorted({row["x"] for row in rows}))
 
     peak = max(max(row["value"], row.get("high", 0.0)) for row in rows)
-    ceiling = min(100, 20 * (int(peak // 20) + 1))  # no room for what nobody reaches
+    ceiling = min(100, 20 * (int(peak // 20) + 1))  # no space for what nobody reaches
 
     def panel(shown: Rows, floor: float, title: str, height: int) -> Spec:
         y = charts.quantity("value", title, scale={"domain": [floor, ceiling], "nice": False}, axis={"tickCount": 6})
@@ -102,7 +102,7 @@ def sized(spec: Spec, width: int = WIDTH, height: int = HEIGHT) -> Spec:
 
 def _bands(groups: Iterable[Group]) -> str:
     several = any(len(g.runs) > 1 for g in groups)
-    return "Band: one standard deviation over seeds." if several else "One seed each, hence no bands."
+    return "Bands: one standard deviation over the seeds." if several else "No bands: one seed per method."
 
 
 def timing(data: Data, groups: Sequence[Group]) -> Figure | None:
@@ -134,7 +134,7 @@ def timing(data: Data, groups: Sequence[Group]) -> Figure | None:
     )
     totals = ", ".join(f"{legend(g)} {g.seconds.value / 60:.1f} min" for g in chosen if g.seconds)
     alt = f"Seconds spent on each task, on {data.title}. In all: {totals}."
-    note = f"{_bands(chosen)} The axis is logarithmic; times depend on the machine and on what else it did."
+    note = f"{_bands(chosen)} The axis is logarithmic. Times depend on the machine and its load."
     return Figure(f"time-{data.slug}", f"{data.title}: time per task", alt, sized(spec, height=240), note)
 
 
@@ -163,10 +163,8 @@ def cost(data: Data, groups: Sequence[Group]) -> Figure | None:
     spec |= {"resolve": {"scale": {"y": "independent"}}}
     last = {(row["series"], row["panel"]): row["label"] for row in rows}
     alt = f"A training step and the process's memory, task by task, on {data.title}. At the end: "
-    note = (
-        "Of each method the run with most tasks; those that grow come first. "
-        "Times depend on what else the machine did; memory only ever rises."
-    )
+    note = "Each method is shown with its longest runs. Times depend on the load of the machine. Memory is the highest "
+    note += "value so far."
     title = f"{data.title}: a step's time and the memory of the process"
     return Figure(f"cost-{data.slug}", title, f"{alt}{'; '.join(last.values())}.", spec, note)
 
@@ -194,7 +192,7 @@ def _part(run: Run, part: str) -> float | None:
 
 
 def memory(data: Data, groups: Sequence[Group]) -> Figure | None:
-    """The ledger: bytes by part after the last task, and the images they would buy."""
+    """Bytes by part after the last task, and how many images would take as many."""
     chosen = [g for g in one_per_method(groups) if g.bytes is not None]
     if not chosen:
         return None
@@ -216,9 +214,9 @@ def memory(data: Data, groups: Sequence[Group]) -> Figure | None:
                         "label": f"{legend(g)}, {part}: {value:.3f} MB",
                     }
                 )
-        total, channels = g.bytes, g.runs[0].head.channels
+        total = g.bytes
         if total is not None:
-            bought = f" = {total.value / (SIDE * SIDE * channels):,.0f} images" if channels else ""
+            bought = f" = {total.value / g.runs[0].head.image_bytes:,.0f} images"
             ends.append({"method": legend(g), "MB": MB * total.value, "text": f"{MB * total.value:.2f} MB{bought}"})
     order = [legend(g) for g in chosen]
     colour = charts.category("part", scale={"domain": parts, "range": _fills(len(parts))})
@@ -241,20 +239,24 @@ def memory(data: Data, groups: Sequence[Group]) -> Figure | None:
     widest = max(row["MB"] for row in ends)
     bars["encoding"]["x"]["scale"] = {"domain": [0, 1.45 * widest], "nice": False}  # type: ignore[index]
     spec = {"encoding": {"y": where}, "layer": [bars, text]}
-    alt = f"Bytes kept of the past on {data.title}: " + "; ".join(f"{e['method']} {e['text']}" for e in ends) + "."
-    note = "Images: what the same bytes would store at 32 × 32, a byte a channel."
+    alt = (
+        f"Bytes carried from task to task on {data.title}: "
+        + "; ".join(f"{e['method']} {e['text']}" for e in ends)
+        + "."
+    )
+    note = f"Images: how many take the same bytes, at {image_sizes(chosen)} pixels and one byte per channel."
     return Figure(
         f"memory-{data.slug}", f"{data.title}: the memory by part", alt, sized(spec, height=34 * len(order) + 20), note
     )
 
 
 def _fills(count: int) -> list[str]:
-    fills = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", FAINT)
+    fills = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", FAINT, "#8c6d1f")
     return [fills[i % len(fills)] for i in range(count)]
 
 
 def panels(groups: Sequence[Group]) -> list[Group]:
-    """Contenders first, the best first; bounds where there is room."""
+    """Contenders first, the best first; bounds where there is space."""
     ranked = sorted(
         one_per_method(groups), key=lambda g: (bool(g.bound), not g.strict, -(g.final.value if g.final else 0))
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -27,12 +28,27 @@ from engram.report.records import (
 )
 
 CONFIG = "config.json"
+ARCHIVE = "archive"
+"""The name of a folder of superseded runs."""
+SEED = re.compile(r"seed\d+")
 GRIDS = ("samples.png", "grid.png")
-LARGEST_GRID = 600_000
-"""Bytes; a larger picture would make the page heavy."""
 
 T = TypeVar("T")
 State = Literal["done", "running", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run was started. None: not on record."""
+
+    commit: str | None = None
+    processor: str | None = None
+    threads: int | None = None
+
+    @property
+    def maker(self) -> str | None:
+        """`AMD EPYC` -> `AMD`, `Intel(R) Xeon(R) Processor` -> `Intel`"""
+        return self.processor and re.split(r"[\s(]", self.processor, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
@@ -58,9 +74,24 @@ class Run:
     failure: str | None
     last_record: float
     """When the records last changed, in seconds since 1970."""
-    commit: str | None
+    machine: Machine = Machine()
     at_work: bool = False
     """Whether a process was at work in the folder when it was read."""
+
+    @property
+    def commit(self) -> str | None:
+        """The code that the run was started with."""
+        return self.machine.commit
+
+    @property
+    def label(self) -> str:
+        """What is special about it: the folder above, where the run's own folder is named by its seed."""
+        return self.folder.parent.name if SEED.fullmatch(self.folder.name) else ""
+
+    @property
+    def archived(self) -> bool:
+        """Whether it lies below a folder named `archive`, as seen from the folder that was asked for."""
+        return ARCHIVE in Path(self.name).parts
 
     @property
     def state(self) -> State:
@@ -79,15 +110,6 @@ class Run:
         """The evaluation over this many classes."""
         return next((e for e in self.evaluations if len(e.classes) == classes), None)
 
-    @property
-    def grid(self) -> Path | None:
-        """A picture of generated samples that lies in the folder."""
-        for name in GRIDS:
-            path = self.folder / name
-            if path.is_file() and path.stat().st_size <= LARGEST_GRID:
-                return path
-        return None
-
 
 @dataclass(frozen=True)
 class Gathered:
@@ -99,148 +121,147 @@ class Gathered:
     problems: tuple[Problem, ...]
 
 
-def gather(places: Sequence[Path], *, patient: bool = False) -> Gathered:
-    """All runs at or below these folders. A place without any is a user's mistake, unless we wait for one."""
-    runs: dict[Path, Run] = {}
-    blank: dict[Path, Problem] = {}
+def gather(places: Sequence[Path], *, patient: bool = False, archive: bool = False, copies: bool = False) -> Gathered:
+    """All runs at or below these folders. A place without any is a user's mistake, unless we wait for one.
+
+    What lies below a folder named `archive` is superseded and counts only with `archive`, or where that folder itself
+    is the place. A run with the configuration and the seeds of another one counts only with `copies`.
+    """
+    found: dict[Path, Run | Problem] = {}
     problems: list[Problem] = []
     for place in places:
         if not place.is_dir():
             raise RunError(f"{place} is not a folder; name a run folder, or one that holds some")
-        found = 0
-        for folder, files in _folders(place):
+        held = False
+        for folder, files in _folders(place, archive=archive):
+            held |= NAME in files or CONFIG in files
             name = plain(str(folder.relative_to(place)) if folder != place else folder.resolve().name)
             if NAME in files:
-                found += 1
-                run = read_run(folder, name, problems)
-                if run is None:
-                    blank[folder.resolve()] = Problem(name, f"{NAME} holds no run that can be read")
-                else:
-                    runs[folder.resolve()] = run
+                found[folder.resolve()] = read_run(folder, name, problems)
             elif CONFIG in files or not files - {LOCK}:
-                found += CONFIG in files
-                blank[folder.resolve()] = Problem(name, "no records yet" if CONFIG in files else "an empty folder")
-        if not found and not patient:
+                found[folder.resolve()] = Problem(name, "no records yet" if CONFIG in files else "an empty folder")
+        if not held and not patient:
             raise RunError(f"{place} holds no run; name a run folder, or one that holds some")
-    kept, copies = _without_copies(runs.values())
-    return Gathered(kept, tuple(blank.values()), (*problems, *copies))
+    runs = tuple(what for what in found.values() if isinstance(what, Run))
+    blank = tuple(what for what in found.values() if isinstance(what, Problem))
+    kept, doubles = (runs, []) if copies else _without_copies(runs)
+    return Gathered(kept, blank, (*problems, *doubles))
 
 
-def _folders(place: Path) -> Iterator[tuple[Path, set[str]]]:
+def _folders(place: Path, *, archive: bool) -> Iterator[tuple[Path, set[str]]]:
     """Every folder that may be a run, and the names of its files; what lies inside a run is its own."""
     for root, folders, files in os.walk(place):
         if NAME in files or CONFIG in files:
             folders.clear()
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if files or not folders:
+        visible = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = [name for name in visible if archive or name != ARCHIVE]
+        if files or not visible:
             yield Path(root), set(files)
 
 
-def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | None:
-    """One run folder; None where its records do not say what it is."""
-    path = folder / NAME
-    head: Head | None = None
-    evaluations: dict[int, Evaluation] = {}
-    masks: list[MaskStep] = []
-    growth: dict[int, Growth] = {}
-    memory: dict[int, dict[str, int]] = {}
-    retention: dict[int, Retention] = {}
-    timing: dict[int, Timing] = {}
-    quality: dict[int, Quality] = {}
-    epoch, failure = None, None
+def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | Problem:
+    """One run folder; a problem where its records do not say what it is, or say it in another format."""
+    path, facts = folder / NAME, _Facts()
     try:
         last_record = path.stat().st_mtime
         for number, record in read_lines(path, problems):
-            kind = record["kind"]
+            if record["kind"] == "run" and (why := kinds.other_format(record)):
+                return Problem(name, f"{NAME} is {why}")
             try:
-                if kind == "run":
-                    head = kinds.head(record)
-                    continue
-                if head is not None and not 0 <= record.get("task", 0) < len(head.tasks):
-                    raise ValueError(f"task {record['task']} is not one of the run's {len(head.tasks)}")
-                match kind:
-                    case "evaluation":
-                        scores = kinds.evaluation(record)
-                        if head is not None and scores.classes != sum(head.tasks[: scores.task + 1], ()):
-                            raise ValueError("its classes are not those of the run's tasks so far")
-                        evaluations[scores.task] = scores
-                    case "mask":
-                        masks.append(kinds.mask(record))
-                    case "growth":
-                        growth[record["task"]] = kinds.growth(record)
-                    case "memory":
-                        task, parts = kinds.memory(record)
-                        memory[task] = parts
-                    case "retention":
-                        retention[record["task"]] = kinds.retention(record)
-                    case "timing":
-                        timing[record["task"]] = kinds.timing(record)
-                    case "quality":
-                        quality[record["task"]] = kinds.quality(record)
-                    case "epoch":
-                        epoch = kinds.epoch(record)
-                    case "failure":
-                        failure = kinds.failure(record)
+                facts.take(record)
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                why = f"it lacks {error}" if isinstance(error, KeyError) else plain(str(error))
-                problems.append(Problem(f"{path}:{number}", f"not a record of kind {plain(kind)}: {why}; skipped"))
+                lacks = f"it lacks {error}" if isinstance(error, KeyError) else plain(str(error))
+                kind = plain(record["kind"])
+                problems.append(Problem(f"{path}:{number}", f"not a record of kind {kind}: {lacks}; skipped"))
     except OSError as error:
         problems.append(Problem(str(path), f"cannot be read ({error.strerror})"))
-        return None
-    if head is None:
-        return None
+    if facts.head is None:
+        return Problem(name, f"{NAME} holds no run that can be read")
     return Run(
         name=name,
         folder=folder,
-        head=head,
+        head=facts.head,
         settings=_settings(folder / CONFIG, problems),
-        evaluations=_in_order(evaluations),
-        masks=tuple(masks),
-        growth=_in_order(growth),
-        memory=dict(sorted(memory.items())),
-        retention=_in_order(retention),
-        timing=_in_order(timing),
-        quality=_in_order(quality),
-        epoch=epoch,
-        failure=failure,
+        evaluations=_in_order(facts.evaluations),
+        masks=tuple(facts.masks),
+        growth=_in_order(facts.growth),
+        memory=dict(sorted(facts.memory.items())),
+        retention=_in_order(facts.retention),
+        timing=_in_order(facts.timing),
+        quality=_in_order(facts.quality),
+        epoch=facts.epoch,
+        failure=facts.failure,
         last_record=last_record,
-        commit=_commit(folder / "environment.json"),
+        machine=_machine(folder / "environment.json"),
         at_work=is_held(folder),
     )
+
+
+@dataclass
+class _Facts:
+    """What has been read of a run so far; of two records of one kind and task the later one stands."""
+
+    head: Head | None = None
+    evaluations: dict[int, Evaluation] = field(default_factory=dict)
+    masks: list[MaskStep] = field(default_factory=list)
+    growth: dict[int, Growth] = field(default_factory=dict)
+    memory: dict[int, dict[str, int]] = field(default_factory=dict)
+    retention: dict[int, Retention] = field(default_factory=dict)
+    timing: dict[int, Timing] = field(default_factory=dict)
+    quality: dict[int, Quality] = field(default_factory=dict)
+    epoch: tuple[int, int] | None = None
+    failure: str | None = None
+
+    def take(self, record: dict[str, Any]) -> None:
+        """Raises what the kinds' readers raise where the record does not fit."""
+        if record["kind"] == "run":
+            self.head = kinds.head(record)
+            return
+        tasks = self.head.tasks if self.head else None
+        if tasks is not None and not 0 <= record.get("task", 0) < len(tasks):
+            raise ValueError(f"task {record['task']} is not one of the run's {len(tasks)}")
+        match record["kind"]:
+            case "evaluation":
+                scores = kinds.evaluation(record)
+                if tasks is not None and scores.classes != sum(tasks[: scores.task + 1], ()):
+                    raise ValueError("its classes are not those of the run's tasks so far")
+                self.evaluations[scores.task] = scores
+            case "mask":
+                self.masks.append(kinds.mask(record))
+            case "growth":
+                self.growth[record["task"]] = kinds.growth(record)
+            case "memory":
+                task, parts = kinds.memory(record)
+                self.memory[task] = parts
+            case "retention":
+                self.retention[record["task"]] = kinds.retention(record)
+            case "timing":
+                self.timing[record["task"]] = kinds.timing(record)
+            case "quality":
+                self.quality[record["task"]] = kinds.quality(record)
+            case "epoch":
+                self.epoch = kinds.epoch(record)
+            case "failure":
+                self.failure = kinds.failure(record)
 
 
 def _in_order(by_task: dict[int, T]) -> tuple[T, ...]:
     return tuple(by_task[task] for task in sorted(by_task))
 
 
-BEFORE = {
-    "training.network": "digits",
-    "training.width": "32",
-    "method.network": "dcgan",
-    "method.critic": "auto",
-    "method.critic_start": "fresh",
-    "method.beta1": "0.5",
-    "method.beta2": "0.999",
-    "method.rare": "0",
-    "method.new_share": "0",
-    "method.real_now": "0",
-    "method.distil": "0",
-    "method.most_units": "0",
-}
-"""Settings that came later, and what was done before there was a choice. A run that says so and one from before the
-setting existed are of one configuration: they count as seeds of the same row."""
-
-
 def _settings(path: Path, problems: list[Problem]) -> dict[str, str] | None:
     """What decides the result but for the seeds. `runtime` (threads, device) changes no more than the last bits, its
     precision aside, and the preset's name says nothing that its values do not."""
     try:
-        config = json.loads(path.read_bytes())["config"]
-        groups = {"stream": config["stream"], "training": config["training"], "method": config["method_settings"]}
-        if (precision := config["runtime"].get("precision", "float32")) != "float32":
+        written = json.loads(path.read_bytes())
+        if why := kinds.other_format(written):
+            problems.append(Problem(str(path), f"{why}: the run is not averaged with others"))
+            return None
+        groups = {name: group for name, group in written["config"].items() if isinstance(group, dict)}
+        precision = groups.pop("runtime").get("precision", "float32")
+        if precision != "float32":
             groups["runtime"] = {"precision": precision}
-        known = {f"{g}.{name}": plain(_value(value)) for g, group in groups.items() for name, value in group.items()}
-        return {key: value for key, value in known.items() if BEFORE.get(key) != value}
+        return {f"{g}.{name}": plain(_value(value)) for g, group in groups.items() for name, value in group.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         problems.append(Problem(str(path), "no configuration that can be read: the run is not averaged with others"))
         return None
@@ -255,13 +276,18 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _commit(path: Path) -> str | None:
-    """The code that the run was started with."""
+def _machine(path: Path) -> Machine:
+    """Where the run was first started, and with which code."""
     try:
-        commit = json.loads(path.read_bytes())[0]["commit"]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
-        return None
-    return plain(commit)[:9] if isinstance(commit, str) else None
+        start = json.loads(path.read_bytes())[0]
+        commit, processor, threads = (start.get(name) for name in ("commit", "processor", "threads"))
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        return Machine()
+    return Machine(
+        plain(commit)[:9] if isinstance(commit, str) else None,
+        plain(processor) if isinstance(processor, str) else None,
+        threads if type(threads) is int else None,
+    )
 
 
 def _without_copies(runs: Iterable[Run]) -> tuple[tuple[Run, ...], list[Problem]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engram.evaluation import metrics
 from engram.evaluation.paper import TABLE_1
-from engram.report.gather import BEFORE, Run
+from engram.report.gather import Run
+from engram.report.labels import labels
 from engram.report.records import Evaluation
 
 TITLES = {
@@ -21,9 +21,9 @@ TITLES = {
     "imagenet50": "ImageNet-50",
 }
 SECTIONS = ("Strict", "With stored samples", "Bounds")
-SHORT = 28
-"""Characters of settings that still make a handy name."""
-STORES = ("method.r", "method.K", "method.samples")
+DEFAULT = "default"
+"""The label of the configuration that stands for its method on a data set."""
+STORES = ("exemplars.ratio", "exemplars.budget", "exemplars.per_class")
 """How many real images are stored, in one way or another: a name says it once, as `stored` does."""
 
 
@@ -106,11 +106,11 @@ class Group:
     tag: str = ""
     """Tells configurations of one method apart; empty where there is one."""
     settings: str = ""
-    """What this configuration has where the method's others have something else."""
+    """All that the configuration has otherwise than the method's main one; the tag may be a part of it."""
 
     @property
     def label(self) -> str:
-        return f"{self.method} {self.tag}" if self.tag else self.method
+        return f"{self.method}, {self.tag}" if self.tag else self.method
 
     @property
     def finished(self) -> bool:
@@ -188,6 +188,14 @@ def group(runs: Iterable[Run]) -> list[Group]:
     return named
 
 
+def by_folder(runs: Iterable[Run]) -> list[Group]:
+    """One group a folder of seeds (`LABEL/seed0`, …), or a run: what a row of a document names and links to."""
+    found: dict[object, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.folder.parent if run.label else run.folder, []).append(run)
+    return [_group(members) for members in found.values()]
+
+
 def _group(members: Sequence[Run]) -> Group:
     head = members[0].head
     data = Data(head.dataset, head.variant, head.digest, head.seen(len(head.tasks)), len(head.class_names))
@@ -204,57 +212,33 @@ def _marked(groups: list[Group]) -> list[Group]:
 
 
 def _named(groups: list[Group]) -> list[Group]:
-    """Tags for the configurations of one method: their differing settings, or a letter where those are many."""
+    """Tags for the configurations of one method: in words, how each differs from the main one."""
     if len(groups) == 1:
         return groups
-    known = [g.runs[0].settings or {} for g in groups]
-    keys = [key for key in dict.fromkeys(k for s in known for k in s) if len({s.get(key) for s in known}) > 1]
-    plain = [key for key in keys if key not in STORES]
-
-    def text(g: Group, settings: Mapping[str, str]) -> str:
-        store = [stored(g) or "r=0"] if len(plain) < len(keys) else []
-        return ", ".join(store + [f"{_short(key, plain)}={settings.get(key) or BEFORE.get(key, '-')}" for key in plain])
-
-    texts = [text(g, s) if s else "configuration not known" for g, s in zip(groups, known, strict=True)]
-    handy = all(len(text) <= SHORT for text in texts) and len(set(texts)) == len(texts)
-    tags = [f"({text})" for text in texts] if handy else [f"({letter})" for letter in _letters(len(groups))]
-    return [replace(g, tag=tag, settings=text) for g, tag, text in zip(groups, tags, texts, strict=True)]
-
-
-def _short(key: str, keys: Sequence[str]) -> str:
-    """Without its group, where that is clear: `training.epochs` stays, beside `method.epochs`."""
-    name = key.partition(".")[2]
-    return name if sum(other.partition(".")[2] == name for other in keys) == 1 else key
-
-
-def _letters(count: int) -> list[str]:
-    """
-    >>> _letters(3), _letters(28)[-2:]
-    (['a', 'b', 'c'], ['aa', 'ab'])
-    """
-    names = list(string.ascii_lowercase)
-    while len(names) < count:
-        names += [first + second for first in names[:26] for second in string.ascii_lowercase]
-    return names[:count]
+    found = labels([g.runs[0].settings for g in groups], groups.index(main(groups)))
+    return [replace(g, tag=label.short, settings=label.full) for g, label in zip(groups, found, strict=True)]
 
 
 def main(groups: Sequence[Group]) -> Group:
-    """Of one method's configurations the one that stands for it: most finished seeds, then the folder least deep.
+    """Of one method's configurations the one that stands for it: most finished seeds, then the folder least deep, then
+    the label `default`.
 
     Not the best: that would be a choice by test images.
     """
-    return min(groups, key=lambda g: (-len(g.runs) * g.finished, g.runs[0].name.count("/")))
+    first = [(g, g.runs[0]) for g in groups]
+    return min(first, key=lambda p: (-len(p[0].runs) * p[0].finished, p[1].name.count("/"), p[1].label != DEFAULT))[0]
 
 
 def stored(g: Group) -> str:
-    """`r=0.5` or `K=1000`: what a run keeps of real images; empty where its method has no such setting."""
+    """`r=0.5` or `K=1000`: what a run keeps of real images, in the paper's letters; empty where its method has no such
+    setting."""
     settings = g.runs[0].settings or {}
-    r, k, samples = (settings.get(f"method.{name}", "0") for name in ("r", "K", "samples"))
-    if k != "0":
-        return f"K={k}"
-    if samples != "0":
-        return f"{samples} a class"
-    return f"r={r}" if "method.r" in settings else ""
+    ratio, budget, per_class = (settings.get(name, "0") for name in STORES)
+    if budget != "0":
+        return f"K={budget}"
+    if per_class != "0":
+        return f"{per_class} a class"
+    return f"r={ratio}" if "exemplars.ratio" in settings else ""
 
 
 def one_per_method(groups: Iterable[Group]) -> list[Group]:

@@ -41,7 +41,7 @@ def forgetting(data: Data, groups: Sequence[Group]) -> Figure | None:
     panel = charts.heat(rows, x, y, legend="accuracy %", numbers=count <= 12, size=270)
     ends = [row["label"] for row in rows if row["after"] == count and row["task"] == 1]
     alt = f"Accuracy on every task after every task, on {data.title}. At the end, on the first: {'; '.join(ends)}."
-    note = "Mean over seeds. A column that pales downwards is a task that is being forgotten."
+    note = "Mean over the seeds. Where a column gets lighter from top to bottom, the task is being forgotten."
     spec = faceted(rows, panel, names)
     return Figure(f"forgetting-{data.slug}", f"{data.title}: the forgetting matrix", alt, spec, note)
 
@@ -90,9 +90,9 @@ def confusion(data: Data, groups: Sequence[Group]) -> Figure | None:
     if not rows:
         return None
     size = 270 if len(chosen) > 1 else min(640, max(420, 13 * len(order)))
-    room = size / len(order)  # pixels for a name; with hundreds of classes there is none, and the pointer has to tell
-    axis = {"labelLimit": 90, "labelFontSize": max(5, min(12, int(0.85 * room))), "labels": room >= 5}
-    angle = 0 if max(map(len, order)) < 3 else -60 if room > 20 else -90
+    space = size / len(order)  # pixels for a name; with hundreds of classes there is none, and the pointer has to tell
+    axis = {"labelLimit": 90, "labelFontSize": max(5, min(12, int(0.85 * space))), "labels": space >= 5}
+    angle = 0 if max(map(len, order)) < 3 else -60 if space > 20 else -90
     x = charts.category("answered", "answered", sort=order, axis={**axis, "labelAngle": angle})
     y = charts.category("true", "true class", sort=order, axis=axis)
     names = [legend(g) for g in chosen]
@@ -102,7 +102,11 @@ def confusion(data: Data, groups: Sequence[Group]) -> Figure | None:
     alt += f" The most frequent mistake: {worst['label']}." if worst else ""
     spec = faceted(rows, panel, names)
     return Figure(
-        f"confusion-{data.slug}", f"{data.title}: confusion after the last task", alt, spec, "All seeds together."
+        f"confusion-{data.slug}",
+        f"{data.title}: confusion after the last task",
+        alt,
+        spec,
+        "The images of all seeds are counted together.",
     )
 
 

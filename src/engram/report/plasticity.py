@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from engram.report import charts
-from engram.report.charts import DASHES, INK, MOST_SERIES, SERIES, Figure, Rows, Spec
+from engram.report.charts import DASHES, INK, MOST_SERIES, SERIES, WIDTH, Figure, Rows, Spec
 from engram.report.figures import HALF, faceted, legend, panels, point
 from engram.report.gather import Run
 from engram.report.groups import Data, Group, one_per_method
@@ -33,7 +33,8 @@ def reuse(data: Data, groups: Sequence[Group]) -> Figure | None:
     del panel["data"]
     last = [row["label"] for row in rows if row["x"] == max(r["x"] for r in rows)]
     alt = f"Share of newly reserved and of reused units or weights, on {data.title}. At the end: {'; '.join(last)}."
-    spec = faceted(rows, {**panel, "width": 280, "height": 200}, [legend(g) for g in chosen])
+    size = {"width": 280, "height": 200} if len(chosen) > 1 else {"width": WIDTH, "height": 240}
+    spec = faceted(rows, {**panel, **size}, [legend(g) for g in chosen])
     note = "DGMa counts units, DGMw weights, over all layers that grow."
     return Figure(f"figure3a-{data.slug}", f"Figure 3a. {data.title}: newly reserved and reused", alt, spec, note)
 
@@ -60,11 +61,11 @@ def _masks(data: Data, g: Group, run: Run) -> Figure:
     thin: Rows = []
     bold: Rows = []
     for step in steps:
-        for layer, (values, occupied) in enumerate(zip(step.sample, step.occupancy, strict=True), start=1):
+        for layer, (values, locked) in enumerate(zip(step.sample, step.occupancy, strict=True), start=1):
             panel = f"layer {layer}"
             thin += [{"panel": panel, "x": step.epoch, "unit": i, "value": v} for i, v in enumerate(values)]
-            label = f"layer {layer}, epoch {step.epoch}: {100 * occupied:.1f} % occupied"
-            bold.append({"panel": panel, "x": step.epoch, "value": occupied, "label": label})
+            label = f"layer {layer}, epoch {step.epoch}: {100 * locked:.1f} % locked"
+            bold.append({"panel": panel, "x": step.epoch, "value": locked, "label": label})
     x = charts.counted("x", "epoch", sorted({row["x"] for row in bold}))
     y = charts.quantity("value", "mask value", scale={"domain": [0, 1]})
     line: Spec = {"mark": {"type": "line", "strokeWidth": 0.9, "opacity": 0.55, "color": SERIES[0], "aria": False}}
@@ -81,7 +82,7 @@ def _masks(data: Data, g: Group, run: Run) -> Figure:
     names = list(dict.fromkeys(row["panel"] for row in bold))
     ends = "; ".join(row["label"] for row in bold if row["x"] == steps[-1].epoch)
     where = f"{data.title}, {legend(g)}, seed {run.head.seed}, task {task + 1}"
-    note = f"{where}. Thin: a few units or weights of the layer. Bold: the mean over the whole layer, its occupancy."
+    note = f"{where}. Thin lines: a few units or weights of the layer. Bold line: the mean over the whole layer."
     alt = f"Mask values over the epochs of one task: {where}. At the end: {ends}."
     spec = faceted([*thin, *bold], panel_spec, names, columns=3)
     slug = "".join(c if c.isalnum() else "-" for c in g.method)
@@ -89,7 +90,7 @@ def _masks(data: Data, g: Group, run: Run) -> Figure:
 
 
 def growth(data: Data, groups: Sequence[Group]) -> Figure | None:
-    """Figure 5: the generator's units and weights over tasks, against growth by its first size at every task."""
+    """Figure 4: the generator's units and weights over tasks, against growth by its first size at every task."""
     chosen = [g for g in one_per_method(groups) if any(run.growth for run in g.runs)][: MOST_SERIES // 2]
     rows: Rows = []
     for g in chosen:
@@ -123,8 +124,8 @@ def growth(data: Data, groups: Sequence[Group]) -> Figure | None:
     alt = f"Size of the generator over tasks, on {data.title}: " + "; ".join(
         row["label"] for row in rows if row["series"] in names and row["x"] == max(r["x"] for r in rows)
     )
-    note = "Worst case: every task reserves as much as the generator had at first, and nothing is reused."
-    return Figure(f"figure5-{data.slug}", f"Figure 5. {data.title}: growth of the generator", f"{alt}.", spec, note)
+    note = "Linear worst case: every task adds as much as the generator had at first."
+    return Figure(f"figure4-{data.slug}", f"Figure 4. {data.title}: growth of the generator", f"{alt}.", spec, note)
 
 
 def _size(run: Run, what: str, tasks: int) -> float | None:
@@ -166,12 +167,10 @@ def _quality(data: Data, g: Group, run: Run) -> Figure:
     alt = f"Quality of replayed images by class: {where}."
     alt += f" After the last task {min(last):.1f} % of the worst class's are recognised." if last else ""
     note = (
-        f"{where}. Recognised: replayed images that the solver takes for their class. Precision: replayed images that "
+        f"{where}. Recognised: share of replayed images that the classifier assigns to their class. Precision: share "
     )
-    note += (
-        "lie among real ones; recall: real images that lie among replayed ones; both at the class's own task, while "
-    )
-    note += "its images may still be read."
+    note += "of replayed images that lie among real ones. Recall: share of real images that lie among replayed ones. "
+    note += "Precision and recall are measured at the class's own task, while its real images are available."
     panels_made = [_recognised(cells, order)] * bool(cells) + [_own_task(dots, order)] * bool(dots)
     spec = {"hconcat": panels_made, "resolve": {"scale": {"color": "independent", "shape": "independent"}}}
     slug = "".join(c if c.isalnum() else "-" for c in g.method)

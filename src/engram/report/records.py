@@ -7,6 +7,7 @@ wants to see what there is, so here every bad line is a `Problem` and the rest c
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 Fields = Mapping[str, Any]
+FORMAT = 2
+"""Of the records that this version reads: a `run` record says its own; before there were numbers it was 1."""
 LARGEST = 10**15
 """More than any count of ours; sums and squares of smaller ones stay finite."""
 
@@ -43,8 +46,18 @@ class Head:
     order_seed: int | None
     tasks: tuple[tuple[int, ...], ...]
     class_names: tuple[str, ...]
-    channels: int | None
+    shape: tuple[int, int, int]
+    """Of an image as it is learned from: channels, height, width."""
     images: tuple[int, ...]
+
+    @property
+    def channels(self) -> int:
+        return self.shape[0]
+
+    @property
+    def image_bytes(self) -> int:
+        """Of one stored image, a byte a value."""
+        return math.prod(self.shape)
 
     def seen(self, task: int) -> int:
         """Classes seen after this task."""
@@ -112,7 +125,7 @@ class Timing:
     """Spent learning it."""
     step: float | None
     """Seconds of a training step: the median over the task's epochs, which is one of the generator's where there is
-    one, since those are many more than the solver's."""
+    one, since those are many more than the classifier's."""
     peak: int | None
     """Bytes of the process's memory at its highest, so far."""
 
@@ -143,6 +156,15 @@ def _no_constant(name: str) -> NoReturn:
 # ---------------------------------------------------------------- one function per kind
 
 
+def other_format(r: Fields) -> str | None:
+    """Why a `run` record is not for this version; None where it is."""
+    number = r.get("format", 1)
+    if number == FORMAT:
+        return None
+    found = plain(f"{number!r:.20}")
+    return f"of record format {found}, this version reads format {FORMAT}; use the version of Engram that wrote it"
+
+
 def head(r: Fields) -> Head:
     data = r["dataset"]
     names = _list(r["class_names"], _text)
@@ -150,6 +172,8 @@ def head(r: Fields) -> Head:
     appear = [c for task in tasks for c in task]
     _demand(all(tasks) and bool(tasks), "a task without classes")
     _demand(len(set(appear)) == len(appear) and all(c < len(names) for c in appear), "classes that do not add up")
+    shape = _list(r["shape"], _whole)
+    _demand(len(shape) == 3 and all(shape), "a shape that is no image's")
     return Head(
         dataset=_text(data["name"]),
         variant=_text(data["variant"]),
@@ -161,7 +185,7 @@ def head(r: Fields) -> Head:
         order_seed=_maybe(r.get("order_seed"), _whole),
         tasks=tasks,
         class_names=names,
-        channels=_maybe(r.get("channels") or None, _whole),
+        shape=(shape[0], shape[1], shape[2]),
         images=_list(r.get("images", []), _whole),
     )
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engram.evaluation.paper import paper_accuracy
 from engram.report.gather import Gathered
 from engram.report.groups import Data, Group, best
-from engram.report.views import SIDE, seeds
+from engram.report.order import data_sets
+from engram.report.views import paper_figure, seeds
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Card:
 
 
 def lead(gathered: Gathered, groups: Sequence[Group]) -> str:
-    """`12 runs (11 done, 1 running) of 4 methods on 3 data sets: …`"""
+    """`12 runs of 4 methods on 3 data sets: 11 done, 1 running. …`"""
     runs = gathered.runs
     if not runs:
         return "No records yet."
     states = Counter(run.state for run in runs)
     several = ", ".join(f"{count} {state}" for state, count in states.most_common())
-    methods = list(dict.fromkeys(run.head.method for run in runs))
-    sets = list(dict.fromkeys(g.data.title for g in groups))
+    methods = plural(len({run.head.method for run in runs}), "method")
+    sets = plural(len(data_sets(groups)), "data set")
     blank = f" {plural(len(gathered.blank), 'folder')} without records." if gathered.blank else ""
     return (
-        f"{plural(len(runs), 'run')} ({several}): {', '.join(methods)}; on {'; '.join(sets)}. Classes come task by "
-        f"task and are tested all together, without a task label.{blank}"
+        f"{plural(len(runs), 'run')} of {methods} on {sets}: {several}.{blank} "
+        "Classes are learned task by task and tested all together, without task labels."
     )
 
 
@@ -73,7 +73,7 @@ def _good(data: Data, g: Group, groups: Sequence[Group]) -> Answer:
     found = g.score(reached) if all(run.evaluations for run in g.runs) else None
     if found is None:
         return Answer("How good", "–", "no task is done yet")
-    paper = paper_accuracy(data.name, g.method, reached)
+    paper = paper_figure(g, reached)
     notes = [f"A_{reached}" if g.finished else f"A_{reached}, so far"]
     if paper is not None:
         notes[0] += f"; the paper {paper:.2f}" + ("" if data.comparable else " on the full set")
@@ -84,11 +84,11 @@ def _good(data: Data, g: Group, groups: Sequence[Group]) -> Answer:
 
 
 def _big(g: Group) -> Answer:
-    kept, channels = g.bytes, g.runs[0].head.channels
+    kept = g.bytes
     if kept is None:
-        return Answer("How big", "–", "no memory is on record")
-    bought = f": as much as {kept.value / (SIDE * SIDE * channels):,.0f} images" if channels else ""
-    return Answer("How big", f"{kept.value / 1e6:.2f} MB", f"carried of the past{bought}")
+        return Answer("How big", "–", "no memory on record")
+    images = kept.value / g.runs[0].head.image_bytes
+    return Answer("How big", f"{kept.value / 1e6:.2f} MB", f"memory; the bytes of {images:,.0f} images")
 
 
 def _fast(g: Group) -> Answer:
@@ -114,8 +114,8 @@ def _forgot(g: Group) -> Answer:
     bits = ""
     if g.checked is not None:
         checked, changed = g.checked
-        what = "no bit changed" if not changed else f"{changed} CHANGED"
-        bits = f"; {plural(checked, 'engram')} checked, {what}"
+        what = "unchanged" if not changed else f"CHANGED in {changed}"
+        bits = f"; old images {what} ({plural(checked, 'check')})"
     if found is None:
         return Answer("Did it forget", "–", f"no task is done yet{bits}")
-    return Answer("Did it forget", f"{found.value:.2f} %", f"mean fall of a task below its best{bits}")
+    return Answer("Did it forget", f"{found.value:.2f} %", f"average loss per task{bits}")

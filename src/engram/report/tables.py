@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engram.report.groups import Mean
 
@@ -20,6 +20,8 @@ class Cell:
     """What it is sorted by, and stands in the CSV file."""
     std: float | None = None
     strong: bool = False
+    title: str = ""
+    """More than there is space for; the page shows it under the pointer."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     note: str = ""
+    footnotes: tuple[str, ...] = ()
+    """Below the note, a line each."""
 
     @property
     def sections(self) -> list[tuple[str, list[Row]]]:
@@ -53,8 +57,19 @@ class Table:
         )
 
 
-def words(text: str) -> Cell:
-    return Cell(text or NOTHING)
+def without_blank(table: Table, optional: Callable[[str], bool]) -> Table:
+    """The table without those optional columns in which no row has anything."""
+    kept = [
+        i
+        for i, column in enumerate(table.columns)
+        if not optional(column) or any(row.cells[i].text != NOTHING for row in table.rows)
+    ]
+    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
+
+
+def words(text: str, title: str = "") -> Cell:
+    return Cell(text or NOTHING, title=title)
 
 
 def number(value: float | None, digits: int = 2, *, strong: bool = False, unit: str = "") -> Cell:
@@ -82,6 +97,8 @@ def markdown(table: Table) -> str:
         lines.append(_line([_markdown(row.section), *cells] if sectioned else cells))
     if table.note:
         lines += ["", _markdown(table.note)]
+    if table.footnotes:
+        lines += ["", *(f"- {_markdown(text)}" for text in table.footnotes)]
     return "\n".join(lines) + "\n"
 
 
@@ -145,7 +162,9 @@ def latex(table: Table) -> str:
             lines.append("    " + " & ".join(cells) + r" \\")
     caption = f"{table.title}. {table.note}" if table.note else f"{table.title}."
     lines += [r"    \bottomrule", r"  \end{tabular}", rf"  \caption{{{_latex(caption)}}}"]
-    lines += [rf"  \label{{tab:{table.name}}}", r"\end{table}"]
+    lines += [rf"  \label{{tab:{table.name}}}"]
+    lines += [rf"  \par{{\footnotesize {_latex(text)}\par}}" for text in table.footnotes]
+    lines += [r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
@@ -160,6 +179,7 @@ SPECIAL = {
     "±": r"$\pm$",
     "×": r"$\times$",
     "–": "--",
+    "…": r"\dots{}",
     "−": "$-$",
     "\ufffd": "?",
     **{character: f"\\{character}" for character in "&%$#_{}"},

@@ -1,4 +1,4 @@
-"""Groups -> the paper's four tables, and those the paper has not: retention, the ledger against images, all runs."""
+"""Groups -> the paper's four tables, and those the paper has not: retention, the memory in images, all runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,31 @@ from functools import partial
 from engram.evaluation.paper import TABLE_2, TABLE_3, TABLE_4, paper_accuracy
 from engram.report.gather import Gathered, Run
 from engram.report.groups import SECTIONS, Data, Group, Mean, stored
-from engram.report.tables import NOTHING, Cell, Row, Table, mean, number, words
+from engram.report.order import data_key
+from engram.report.tables import NOTHING, Cell, Row, Table, mean, number, without_blank, words
 
 MB = 1e-6
-SIDE = 32
-"""Images are stored at 32x32, a byte a channel."""
+
+
+def named(g: Group) -> Cell:
+    """Its label, with all that differs under the pointer."""
+    return words(g.label, f"{g.method}: {g.settings}" if g.settings else "")
+
+
+def in_full(groups: Iterable[Group]) -> tuple[str, ...]:
+    """The labels that leave something out, and what they stand for."""
+    return tuple(f"{g.label} in full: {g.settings}" for g in groups if g.label.endswith("…"))
+
+
+def quoted(column: str) -> bool:
+    """Whether a column is left out where it says nothing: the paper's figures, and top-5 with five classes or fewer."""
+    return "paper" in column or "top-5" in column
+
+
+def image_sizes(groups: Iterable[Group]) -> str:
+    """`32 × 32`; several where runs learn from images of several sizes."""
+    shapes = sorted({g.runs[0].head.shape[1:] for g in groups})
+    return " or ".join(f"{height} × {width}" for height, width in shapes)
 
 
 def in_sections(groups: Iterable[Group]) -> list[Group]:
@@ -28,32 +48,44 @@ def table_1(data: Data, groups: Sequence[Group]) -> Table:
     """A_t by method: ours, the paper's; what it costs and how much was forgotten."""
     points = stations(data, groups)
     top = {t: _highest(groups, t) for t in points}
-    settled = any(g.settings for g in groups)
     rows = []
     for g in in_sections(groups):
-        cells = [words(g.label), words(seeds(g))]
+        cells = [named(g), words(seeds(g))]
         for t in points:
             ours = g.score(t)
             best = ours is not None and g.contender and g.finished and ours.value == top[t]
-            cells += [mean(ours, strong=best), number(paper_accuracy(data.name, g.method, t))]
+            cells += [mean(ours, strong=best), number(paper_figure(g, t))]
         cells += [
             mean(g.score(data.classes, lambda e: e.forgetting)),
             mean(g.bytes, scale=MB),
             mean(g.seconds, 1, scale=1 / 60),
         ]
-        rows.append(Row((*cells, words(g.settings)) if settled else tuple(cells), g.section, g.method))
+        rows.append(Row(tuple(cells), g.section, g.method))
     columns = [column for t in points for column in (f"A_{t} %", f"paper's A_{t} %")]
-    note = "Mean ± standard deviation over seeds. Bold: the best strict method of ours. Forgetting: how far each task "
-    note += "fell below its best, on average. Kept: what the method carries of the past."
-    if not data.comparable and any(paper_accuracy(data.name, g.method, t) for g in groups for t in points):
-        note += " The paper's figures are for the full set and not comparable with these."
-    return Table(
+    note = (
+        "Mean ± standard deviation over the seeds. Bold: the best strict method. Forgetting: how far a task ends below "
+    )
+    note += "its best accuracy, averaged over the tasks. Kept: what the method carries from task to task."
+    if any(g.tag for g in groups):
+        note += " A label names what differs from the method's main configuration, which has the most seeds."
+    if not data.comparable and any(paper_figure(g, t) for g in groups for t in points):
+        note += " The paper's figures are for the full data set and not comparable with these."
+    table = Table(
         f"table1-{data.slug}",
         f"Table 1. {data.title}: accuracy over all classes seen",
-        ("method", "seeds", *columns, "forgetting %", "kept MB", "minutes", *(["settings that differ"] * settled)),
+        ("method", "seeds", *columns, "forgetting %", "kept MB", "minutes"),
         tuple(rows),
         note,
+        in_full(in_sections(groups)),
     )
+    return without_blank(table, quoted)
+
+
+def paper_figure(g: Group, classes: int) -> float | None:
+    """The paper's A_t for the same method that stores as many images; None where it gives none."""
+    if g.data.name == "imagenet50" and stored(g) not in ("", "r=0"):
+        return TABLE_2.get((g.method, stored(g)), {}).get("top-1", {}).get(classes)
+    return paper_accuracy(g.data.name, g.method, classes)
 
 
 def seeds(g: Group) -> str:
@@ -79,20 +111,21 @@ def table_2(data: Data, groups: Sequence[Group]) -> Table | None:
         if not (stored(g) or g.bound == "upper"):
             continue
         paper = TABLE_2.get((g.method, stored(g)), {}) if data.name == "imagenet50" else {}
-        cells = [words(g.label), words(stored(g)), words(seeds(g))]
+        cells = [named(g), words(stored(g)), words(seeds(g))]
         for t in points:
             cells += [mean(g.score(t)), number(paper.get("top-1", {}).get(t))]
         for t in points:
             cells += [mean(g.score(t, lambda e: e.top5)), number(paper.get("top-5", {}).get(t))]
         rows.append(Row(tuple(cells), method=g.method))
     tops = [c for k in (1, 5) for t in points for c in (f"A_{t} top-{k} %", f"paper's A_{t} top-{k} %")]
-    return Table(
+    table = Table(
         f"table2-{data.slug}",
         f"Table 2. {data.title}: with stored images",
         ("method", "stores", "seeds", *tops),
         tuple(rows),
-        "r: share of real images among those replayed. K: real images kept in all.",
+        "r: share of real images among the replayed ones. K: number of real images kept.",
     )
+    return without_blank(table, quoted)
 
 
 def table_3(data: Data, groups: Sequence[Group]) -> Table | None:
@@ -102,17 +135,17 @@ def table_3(data: Data, groups: Sequence[Group]) -> Table | None:
         first, last = g.mean(_first_weights), g.mean(_last_weights)
         if last is None:
             continue
-        paper = TABLE_3.get(data.name, {}).get(g.method)
-        quoted = [Cell(f"{v:.2e}", v) if v else words("") for v in (paper or (None, None))[:2]]
-        cells = [words(g.label), words(seeds(g)), _count(first), quoted[0], _count(last), quoted[1], mean(g.final)]
+        paper = TABLE_3.get(data.name, {}).get(g.method) if data.classes == data.total else None
+        theirs = [Cell(f"{v:.2e}", v) if v else words("") for v in (paper or (None, None))[:2]]
+        cells = [named(g), words(seeds(g)), _count(first), theirs[0], _count(last), theirs[1], mean(g.final)]
         rows.append(Row((*cells, number(paper[2] if paper else None)), method=g.method))
     if not rows:
         return None
-    columns = ("method", "seeds", "at first", "paper", "at last", "paper", f"A_{data.classes} %", "paper's")
-    note = "DGM: the weights of the layers that grow. Rivals: all that the generator's state holds."
-    return Table(
-        f"table3-{data.slug}", f"Table 3. {data.title}: parameters of the generator", columns, tuple(rows), note
-    )
+    end = f"A_{data.classes} %"
+    columns = ("method", "seeds", "at first", "paper's at first", "at last", "paper's at last", end, f"paper's {end}")
+    note = "DGM: the weights of the layers that grow. Baselines: everything in the generator's state."
+    title = f"Table 3. {data.title}: parameters of the generator"
+    return without_blank(Table(f"table3-{data.slug}", title, columns, tuple(rows), note), quoted)
 
 
 def _count(value: Mean | None) -> Cell:
@@ -142,7 +175,7 @@ def table_4(data: Data, groups: Sequence[Group]) -> Table | None:
             continue
         for part in (*parts, "total"):
             paper = TABLE_4.get(g.method, {}).get(part, {}) if data.name == "mnist" else {}
-            cells = [words(g.label), words(part)]
+            cells = [named(g), words(part)]
             for t in points:
                 ours = g.mean(partial(_part, part=part, classes=t))
                 cells += [mean(ours, 3, scale=MB, strong=part == "total"), number(paper.get(t), 1)]
@@ -150,15 +183,11 @@ def table_4(data: Data, groups: Sequence[Group]) -> Table | None:
                 rows.append(Row(tuple(cells), method=g.method))
     if not rows:
         return None
-    sizes = [c for t in points for c in (f"after {t} classes, MB", "paper")]
-    note = "Masks are kept as bits; the paper stored them in a sparse form."
-    return Table(
-        f"table4-{data.slug}",
-        f"Table 4. {data.title}: disc space by part",
-        ("method", "part", *sizes),
-        tuple(rows),
-        note,
-    )
+    sizes = [c for t in points for c in (f"after {t} classes, MB", f"paper's after {t}, MB")]
+    note = "Masks are stored as bits; the paper stored them in a sparse form."
+    title = f"Table 4. {data.title}: disc space by part"
+    table = Table(f"table4-{data.slug}", title, ("method", "part", *sizes), tuple(rows), note)
+    return without_blank(table, quoted)
 
 
 def _part(run: Run, part: str, classes: int) -> float | None:
@@ -168,16 +197,17 @@ def _part(run: Run, part: str, classes: int) -> float | None:
 
 
 def ledger(data: Data, groups: Sequence[Group]) -> Table | None:
-    """What the memory's bytes would buy in stored images."""
+    """How many stored images would take the bytes that the memory takes."""
     rows = []
-    for g in in_sections(groups):
+    shown = [g for g in in_sections(groups) if g.bytes is not None]
+    for g in shown:
         kept, head = g.bytes, g.runs[0].head
-        if kept is None or head.channels is None:
+        if kept is None:
             continue
-        bought = kept.value / (SIDE * SIDE * head.channels)
+        bought = kept.value / head.image_bytes
         seen = sum(head.images[: len(g.runs[0].memory)])
         cells = [
-            words(g.label),
+            named(g),
             mean(kept, scale=MB),
             number(bought, 0),
             number(bought / head.seen(len(g.runs[0].memory) - 1), 0),
@@ -187,30 +217,29 @@ def ledger(data: Data, groups: Sequence[Group]) -> Table | None:
         )
     if not rows:
         return None
-    columns = ("method", "kept MB", "images for the same bytes", "a class", "images learned from", "share of them %")
-    note = "An image as it is learned from: 32 × 32 pixels, a byte a channel, not compressed."
-    return Table(
-        f"ledger-{data.slug}", f"{data.title}: what the memory's bytes would buy in images", columns, tuple(rows), note
-    )
+    columns = ("method", "kept MB", "images of the same bytes", "per class", "training images", "share of these %")
+    note = f"An image counts {image_sizes(shown)} pixels, one byte per channel, not compressed."
+    title = f"{data.title}: the memory's size in images"
+    return Table(f"ledger-{data.slug}", title, columns, tuple(rows), note)
 
 
 def retention(data: Data, groups: Sequence[Group]) -> Table | None:
     """Whether old images came out as they were. None where no run checked."""
     rows = [
-        Row((words(g.label), words(seeds(g)), number(g.checked[0], 0), number(g.checked[1], 0)), method=g.method)
+        Row((named(g), words(seeds(g)), number(g.checked[0], 0), number(g.checked[1], 0)), method=g.method)
         for g in in_sections(groups)
         if g.checked is not None
     ]
     columns = ("method", "seeds", "comparisons", "with a changed bit")
-    note = "After every task, the images of each class learned so far are generated anew from fixed noise and compared "
-    note += "with those of its own task, bit by bit."
+    note = "After every task, the images of each old class are generated again from the same noise. They are compared "
+    note += "bit by bit with those generated when the class was learned."
     title = f"{data.title}: retention of old classes' images"
     return Table(f"retention-{data.slug}", title, columns, tuple(rows), note) if rows else None
 
 
 def all_runs(gathered: Gathered) -> Table:
     """Every folder, as what it is."""
-    rows = [_run_row(run) for run in gathered.runs]
+    rows = [_run_row(run) for run in sorted(gathered.runs, key=lambda run: data_key(data_of(run)))]
     rows += [
         Row((words(blank.place), *[words("")] * 4, words(blank.text), *[words("")] * 5)) for blank in gathered.blank
     ]
@@ -224,10 +253,15 @@ def all_runs(gathered: Gathered) -> Table:
         "tasks",
         "A_t %",
         "minutes",
-        "last record",
+        "last record, UTC",
         "code",
     )
     return Table("runs", "All run folders", columns, tuple(rows))
+
+
+def data_of(run: Run) -> Data:
+    head = run.head
+    return Data(head.dataset, head.variant, head.digest, head.seen(len(head.tasks)), len(head.class_names))
 
 
 def _run_row(run: Run) -> Row:
@@ -239,11 +273,10 @@ def _run_row(run: Run) -> Row:
         state += f"; last: task {task + 1}, epoch {epoch + 1}"
     elif state == "failed":
         state += f": {run.failure}"
-    data = Data(head.dataset, head.variant, head.digest, head.seen(len(head.tasks)), len(head.class_names))
     return Row(
         (
             words(run.name),
-            words(data.title),
+            words(data_of(run).title),
             words(head.method),
             number(head.seed, 0),
             number(head.order_seed, 0),
@@ -251,7 +284,7 @@ def _run_row(run: Run) -> Row:
             Cell(f"{len(run.evaluations)} of {len(head.tasks)}", len(run.evaluations)),
             number(None if scores is None else 100 * scores),
             number(sum(run.seconds.values()) / 60 if run.seconds else None, 1),
-            words(time.strftime("%Y-%m-%d %H:%M", time.localtime(run.last_record))),
+            words(time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.last_record))),
             words(run.commit or ""),
         ),
         method=head.method,

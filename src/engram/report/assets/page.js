@@ -1,6 +1,38 @@
 "use strict";
-// Sorting and hiding rows, values under the pointer, and, where the page is served, a look for news.
-// Nothing here is needed to read the page.
+// Folds that open for a link, sorting and hiding rows, values under the pointer, and, where the page is served, a look
+// for news. Nothing here is needed to read the page.
+
+// A link may lead into a fold that is closed: open it and all around it
+function reveal() {
+  const target = document.querySelector(":target");
+  if (!target) return;
+  for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  target.scrollIntoView();
+}
+addEventListener("load", () => {
+  // a page that is loaded again stays where it was
+  if (performance.getEntriesByType("navigation")[0].type !== "reload") reveal();
+});
+addEventListener("hashchange", reveal);
+for (const link of document.querySelectorAll('a[href^="#"]'))
+  link.addEventListener("click", () => setTimeout(reveal)); // the same link once more changes no address
+
+const folds = [...document.querySelectorAll("main details")];
+const everything = document.getElementById("open-all");
+everything.hidden = false;
+everything.addEventListener("click", () => {
+  const open = folds.some((fold) => !fold.open);
+  for (const fold of folds) fold.open = open;
+  everything.textContent = open ? "Close all sections" : "Open all sections";
+});
+
+// For browsers whose style sheets cannot open a fold on paper
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = folds.filter((fold) => !fold.open);
+  for (const fold of closed) fold.open = true;
+});
+addEventListener("afterprint", () => { for (const fold of closed) fold.open = false; });
 
 for (const table of document.querySelectorAll("table")) {
   [...table.tHead.rows[0].cells].forEach((head, column) => {
@@ -36,7 +68,8 @@ function sort(table, head, column) {
 
 const methods = new Set([...document.querySelectorAll("tr[data-method]")].map((row) => row.dataset.method));
 if (methods.size > 1) {
-  const box = document.getElementById("methods");
+  const methodsFold = document.getElementById("methods");
+  const box = methodsFold.querySelector("div");
   for (const method of methods) {
     const label = document.createElement("label");
     const tick = document.createElement("input");
@@ -49,7 +82,7 @@ if (methods.size > 1) {
     label.append(tick, " ", method);
     box.append(label);
   }
-  box.hidden = false;
+  methodsFold.hidden = false;
 }
 
 // Vega writes the values of a mark into its aria-label: show the nearest one's
@@ -99,8 +132,14 @@ for (const plot of document.querySelectorAll(".plot")) {
   });
 }
 
+// A page that is loaded anew for news keeps what the reader has opened
 const version = document.documentElement.dataset.version;
 if (version) {
+  const kept = sessionStorage.getItem("open");
+  if (kept) for (const fold of folds) fold.open = JSON.parse(kept).includes(fold.id);
+  addEventListener("pagehide", () => {
+    sessionStorage.setItem("open", JSON.stringify(folds.filter((fold) => fold.open).map((fold) => fold.id)));
+  });
   setInterval(async () => {
     try {
       const answer = await fetch("version", { cache: "no-store" });

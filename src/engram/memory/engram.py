@@ -1,0 +1,264 @@
+"""The engrams: what each task leaves behind, and how its classes are drawn from that alone.
+
+    trained task ──consolidate──> Engram: binary masks (bits), folded normalisation, head, fingerprints
+    Engram + shared weights ──extract──> one small plain network per class ──> images
+
+An engram never changes. The shared weights do, but only where no engram's mask is open: for a fixed noise vector the
+images of every class stay identical to the bit, whatever is learned later. `fingerprint` is how that is checked.
+
+A mask of an earlier, smaller network computes with the leading block of today's weight, in the shapes of that time.
+Multiplying the rest by 0 would be the same sum on paper, but the order of a floating-point sum depends on its length,
+and the promise is old images bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engram.context import Shape
+from engram.gan.sampling import SAMPLE_BATCH, batch_that_fits, sample_images
+from engram.masking.growth import leading_block
+from engram.masking.masks import IN_AXIS, OUT_AXIS, Layout, Variant, pack_bits, unpack_bits
+from engram.nets.architectures import graph_of
+from engram.nets.graph import Graph, run_graph
+from engram.nets.masked_generator import EPSILON, ClassNorm, MaskedGenerator
+from engram.nets.reachability import reachable_units
+from engram.nets.subnetwork import Subnetwork
+from engram.ops.batch_norm import Moments
+from engram.seeding import generator as named_generator
+
+FINGERPRINT_IMAGES = 8
+
+
+@dataclass(frozen=True)
+class Engram:
+    """One task's share of the memory. All sizes are those of the network when the task was learned."""
+
+    architecture: str
+    image_size: int
+    class_indices: tuple[int, ...]
+    """The classes it can draw, by their places in the answer."""
+    latent_dim: int
+    units: tuple[int, ...]
+    """Of each node."""
+    variant: Variant
+    masks: tuple[Tensor, ...]
+    """Per layer, the binary mask packed to bits."""
+    scales: tuple[Tensor, ...]
+    """Per node (classes, units): normalisation and its affine terms, folded to x * scale + shift."""
+    shifts: tuple[Tensor, ...]
+    head: Tensor
+    """In the shape that the graph says."""
+    bias: Tensor
+    """(channels,)"""
+    fingerprints: tuple[str, ...] = ()
+    """Per class, a hash of its images for fixed noise."""
+
+    @property
+    def graph(self) -> Graph:
+        """How its layers hang together."""
+        return graph_of(self.architecture, self.image_size)
+
+    def binary_masks(self) -> list[Tensor]:
+        """Unpacked, one a layer."""
+        units = (self.latent_dim, *self.units)
+        shapes = [self.graph.mask_shape(number, units, self.variant) for number in range(len(self.masks))]
+        return [unpack_bits(bits, shape) for bits, shape in zip(self.masks, shapes, strict=True)]
+
+
+@dataclass(frozen=True)
+class ClassGenerator:
+    """A plain generator of one class: unreachable units dropped, normalisation folded into weights and biases.
+
+    It cannot be folded where a shortcut reads the node as it is: there it stands in `norms`.
+    """
+
+    graph: Graph
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor | None, ...]
+    norms: tuple[tuple[Tensor, Tensor] | None, ...]
+    head: Tensor
+    bias: Tensor
+
+    @property
+    def latent_dim(self) -> int:
+        """Length of the noise vector."""
+        return self.weights[0].shape[IN_AXIS[self.graph.edges[0].operation.layout]]
+
+    @property
+    def units(self) -> list[int]:
+        """Of each node."""
+        edges = [self.graph.incoming[node][0] for node in range(1, self.graph.nodes + 1)]
+        return [self.weights[n].shape[OUT_AXIS[self.graph.edges[n].operation.layout]] for n in edges]
+
+    @property
+    def shape(self) -> Shape:
+        """Of an image."""
+        return len(self.bias), self.graph.image_size, self.graph.image_size
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """(B, latent_dim) -> (B, C, H, W) in [-1, 1]."""
+
+        def activate(node: int, total: Tensor) -> Tensor:
+            norm = self.norms[node - 1]
+            if norm is not None:
+                scale, shift = norm
+                total = torch.addcmul(shift[:, None, None], total, scale[:, None, None])
+            return F.relu_(total)
+
+        return run_graph(self.graph, z, self.weights, activate, (self.head, self.bias), biases=self.biases)
+
+
+@torch.no_grad()
+def consolidate(
+    net: MaskedGenerator,
+    masks: Sequence[Tensor],
+    class_indices: Sequence[int],
+    *,
+    batches: int = 50,
+    batch_size: int = SAMPLE_BATCH,
+    generator: torch.Generator,
+) -> Engram:
+    """Turn the task in training into an engram under its binary masks.
+
+    Binarising moves the statistics of the normalisation, so they are estimated anew, from noise alone: from so many
+    batches, or from as many images in smaller ones.
+    """
+    own = net.task_params
+    assert own is not None
+    device, small = net.plastic[0].weight.device, Subnetwork(net, masks)
+    # twice as many as where they are drawn: the batch's own statistics normalise what the next node reads
+    moments, size = Moments(small.units), min(batch_size, 2 * batch_that_fits(net.graph, small.units, device))
+    classes = torch.arange(size, device=device) % len(class_indices)
+    for _ in range(math.ceil(batches * batch_size / size)):
+        z = torch.randn(size, net.latent_dim, generator=generator).to(device)
+        small.net(z, classes, observe=moments.see)
+    scales: list[Tensor] = []
+    shifts: list[Tensor] = []
+    for (mean, deviation), norm, units in zip(moments.settled(EPSILON), own.norms, small.reachable, strict=True):
+        assert isinstance(norm, ClassNorm)
+        scale = norm.scale[:, units].cpu().double() / deviation
+        shift = norm.shift[:, units].cpu().double() - mean * scale
+        for folded, values in ((scales, scale), (shifts, shift)):
+            folded.append(torch.zeros(norm.scale.shape))  # a unit that cannot be reached has none
+            folded[-1][:, units.cpu()] = values.float()
+    engram = Engram(
+        architecture=net.graph.name,
+        image_size=net.graph.image_size,
+        class_indices=tuple(class_indices),
+        latent_dim=net.latent_dim,
+        units=tuple(net.units),
+        variant=net.variant,
+        masks=tuple(pack_bits(mask.cpu()) for mask in masks),
+        scales=tuple(scales),
+        shifts=tuple(shifts),
+        head=own.head.detach().cpu().clone(),
+        bias=own.bias.detach().cpu().clone(),
+    )
+    nets = extract(engram, shared_weights(net))
+    prints = tuple(fingerprint(net, index) for net, index in zip(nets, engram.class_indices, strict=True))
+    return replace(engram, fingerprints=prints)
+
+
+def shared_weights(net: MaskedGenerator) -> list[Tensor]:
+    """Those of the plastic layers, as they are now."""
+    return [layer.weight.detach() for layer in net.plastic]
+
+
+def extract(engram: Engram, weights: Sequence[Tensor]) -> list[ClassGenerator]:
+    """One plain network per class, with everything that is closed or unreachable dropped."""
+    graph, device = engram.graph, weights[0].device
+    masks = engram.binary_masks()
+    units = (engram.latent_dim, *engram.units)
+    reachable = [torch.ones(engram.latent_dim, dtype=torch.bool), *reachable_units(graph, masks)]
+    blocks = []
+    for edge, weight, mask in zip(graph.edges, weights, masks, strict=True):
+        layout = edge.operation.layout
+        block = leading_block(weight, units[edge.source], units[edge.target], layout).cpu()
+        if engram.variant == "weights":
+            block = block.masked_fill(~mask, 0)
+        elif graph.is_sum(edge.target):  # a unit may be open by another edge alone
+            block = block.masked_fill(~_along_outputs(mask, layout), 0)
+        sources, targets = (reachable[node].nonzero().squeeze(1) for node in (edge.source, edge.target))
+        blocks.append(block.index_select(IN_AXIS[layout], sources).index_select(OUT_AXIS[layout], targets))
+    last = reachable[-1].nonzero().squeeze(1)
+    head = _ready(engram.head.index_select(IN_AXIS[graph.head.layout], last), device)
+    nets = []
+    for number in range(len(engram.class_indices)):
+        scales = [scale[number][units] for scale, units in zip(engram.scales, reachable[1:], strict=True)]
+        shifts = [shift[number][units] for shift, units in zip(engram.shifts, reachable[1:], strict=True)]
+        folded: list[Tensor] = []
+        biases: list[Tensor | None] = []
+        for edge, block in zip(graph.edges, blocks, strict=True):
+            kept = graph.is_sum(edge.target)
+            scale = _along_outputs(scales[edge.target - 1], edge.operation.layout)
+            folded.append(_ready(block if kept else block * scale, device))
+            biases.append(None if kept else shifts[edge.target - 1].to(device))
+        norms = tuple(
+            (scales[node - 1].to(device), shifts[node - 1].to(device)) if graph.is_sum(node) else None
+            for node in range(1, graph.nodes + 1)
+        )
+        nets.append(ClassGenerator(graph, tuple(folded), tuple(biases), norms, head, engram.bias.to(device)))
+    return nets
+
+
+def _along_outputs(values: Tensor, layout: Layout) -> Tensor:
+    """(out,) so that it spreads over a weight."""
+    return values[:, None, None, None] if OUT_AXIS[layout] == 0 else values[None, :, None, None]
+
+
+def _ready(weight: Tensor, device: torch.device) -> Tensor:
+    return weight.contiguous(memory_format=torch.channels_last).to(device)
+
+
+@torch.inference_mode()
+def fingerprint(net: ClassGenerator, class_index: int) -> str:
+    """A hash of the images that a class gives for noise that never changes."""
+    z = torch.randn(FINGERPRINT_IMAGES, net.latent_dim, generator=named_generator(0, "fingerprint", class_index))
+    images = net(z.to(net.head.device)).cpu().contiguous()
+    return hashlib.sha256(images.numpy().tobytes()).hexdigest()
+
+
+def sample(net: ClassGenerator, count: int, *, generator: torch.Generator) -> Tensor:
+    """(count, C, H, W) uint8 images of one class."""
+    device = net.head.device
+    return sample_images(
+        lambda z, _: net(z),
+        count,
+        net.shape,
+        latent_dim=net.latent_dim,
+        batch_size=batch_that_fits(net.graph, net.units, device),
+        device=device,
+        generator=generator,
+    )
+
+
+PLAIN = ("architecture", "image_size", "class_indices", "latent_dim", "units", "variant", "fingerprints")
+TENSORS = ("masks", "scales", "shifts")
+
+
+def engram_state(engram: Engram) -> dict[str, Any]:
+    """For a checkpoint."""
+    plain = {name: getattr(engram, name) for name in PLAIN}
+    tensors = {name: {str(n): tensor for n, tensor in enumerate(getattr(engram, name))} for name in TENSORS}
+    return {
+        "plain": {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()},
+        **tensors,
+        "head": engram.head,
+        "bias": engram.bias,
+    }
+
+
+def engram_of(saved: dict[str, Any]) -> Engram:
+    """Back from a checkpoint."""
+    values: dict[str, Any] = {name: tuple(saved[name].values()) for name in TENSORS}
+    values |= {name: tuple(value) if isinstance(value, list) else value for name, value in saved["plain"].items()}
+    return Engram(**values, head=saved["head"], bias=saved["bias"])

@@ -1,0 +1,191 @@
+"""How generative methods end a task: the classifier learns every class from images that are alike in kind.
+
+By itself it sees generated images only, of the newest classes too. Where generated images are far from real ones, as
+those of photographs are, two things can be added that look at nothing but the present task:
+
+    real_fraction    part of the new classes' images are the task's own. They teach to tell the *new classes* apart:
+                     real images of one class beside generated ones of another would teach to tell real from generated,
+                     and every real image would be called new. Old and new are told apart by images of one kind
+    distill_weight   what the classifier said before of the classes that it knew, of any image, it should say again
+                     (Li & Hoiem 2016, "learning without forgetting"; here on generated images of old classes as well)
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from engram.config import ClassifierSettings
+from engram.context import Context
+from engram.data.examples import Examples
+from engram.data.stream import Task
+from engram.gan.settings import ClassifierReplaySettings, GanMethodSettings
+from engram.memory.exemplars import Exemplars
+from engram.methods.classifier import Classifier, frozen_classifier, normalise
+from engram.methods.learner import Observer, Progress, State
+from engram.seeding import generator
+
+TEMPERATURE = 2.0
+"""At which answers are compared."""
+
+REPLAY_CLASSIFIER = ClassifierSettings(epochs=5, augment="strong", label_smoothing=0.05)
+"""For a classifier that learns from drawings: a class must not be told by the tone of its generator."""
+
+Source = Callable[[int, int, torch.Generator], Tensor]
+"""(class index, count, generator) -> (count, C, H, W) uint8 images of that class"""
+
+
+class ClassifierPhase:
+    """The classifier, and the confidence filter: itself as it was at the start of the epoch, which leaves out doubt."""
+
+    def __init__(self, ctx: Context[GanMethodSettings], replay: ClassifierReplaySettings) -> None:
+        self.ctx, self.replay = ctx, replay
+        self.classifier = Classifier(ctx)
+        self.confidence_filter: nn.Module | None = None
+        self.teacher: nn.Module | None = None
+        """The classifier as the task before left it, while a task is learned; only where it is to be repeated."""
+        self.old = 0
+        """How many classes came before the task's own."""
+        self.exemplars = Exemplars()
+        self.real_share = 0.0
+        """How much of the replay comes from the stored images; 0 in the strict setting."""
+
+    def begin(self, classes: int, *, task: int, begins: float) -> None:
+        """Room for so many classes in all; `begins`: at which share of the task, for the display."""
+        self.old = self.classifier.classes
+        if self.replay.distill_weight and self.old > 1:
+            self.teacher = copy.deepcopy(self.classifier.net).eval()
+        self.classifier.begin(classes, task=task, images=self.replay.images, start="warm")
+        self.classifier.progress.begins = begins
+
+    def fit(self, source: Source, *, task: Task, observe: Observer) -> None:
+        """To the end of the task; a single class needs no classifier."""
+        if self.classifier.classes > 1:
+            loss = self._loss if self.replay.real_fraction or self.teacher is not None else None
+            lessons = partial(self._lessons, source, task)
+            self.classifier.fit(lessons, task=task.index, observe=observe, loss=loss)
+        self.end()
+
+    def end(self) -> None:
+        """The task is over."""
+        self.classifier.progress, self.confidence_filter, self.teacher = Progress(), None, None
+
+    def _lessons(self, source: Source, task: Task, epoch: int) -> Examples:
+        """What the classifier learns from in an epoch: images of every class, evenly, fresh."""
+        if self.classifier.progress.batch == 0:  # else resumed within the epoch: the filter was saved with it
+            filtered = epoch > 0 and self.replay.keep_fraction < 1
+            self.confidence_filter = copy.deepcopy(self.classifier.net).eval() if filtered else None
+        own = task if self.replay.real_fraction else None
+        return self.draw(
+            source, self.replay.images, classes=self.classifier.classes, task=task.index, epoch=epoch, own=own
+        )
+
+    def draw(
+        self, source: Source, total: int, *, classes: int, task: int, epoch: int, own: Task | None = None
+    ) -> Examples:
+        """`total` images, evenly over the first `classes`.
+
+        Those of `own` are in part its real ones, which are compared among its classes only.
+        """
+        count, rest = divmod(total, classes)
+        images, targets, among_new = [], [], []
+        for class_index in range(classes):
+            draws = generator(self.ctx.seed, "replay", task, epoch, class_index)
+            some = count + (class_index < rest)
+            stored = round(self.real_share * some)
+            real = 0
+            if own is not None and class_index in own.class_indices:
+                real = round(self.replay.real_fraction * (some - stored))
+            images.append(self._confident(source, class_index, some - stored - real, draws))
+            if stored:
+                images.append(self.exemplars.draw(class_index, stored, generator=draws))
+            if own is not None and real:
+                rows = torch.nonzero(own.targets == class_index).squeeze(1)
+                images.append(own.images[rows[torch.randint(len(rows), (real,), generator=draws)]])
+            targets.append(torch.full((some,), class_index))
+            among_new.append(torch.arange(some) >= some - real)
+        return Examples(torch.cat(images), torch.cat(targets), torch.cat(among_new) if own is not None else None)
+
+    def _loss(self, x: Tensor, scores: Tensor, examples: Examples) -> Tensor:
+        """The truth, and what the teacher says of the classes that it knows."""
+        smoothing = self.ctx.classifier.label_smoothing
+        truth = class_loss(scores, examples.targets, examples.among_new, old=self.old, smoothing=smoothing)
+        if self.teacher is None:
+            return truth
+        with torch.no_grad():
+            before: Tensor = self.teacher(x)
+        share = self.old / scores.shape[1]
+        return truth + self.replay.distill_weight * share * distillation(scores[:, : self.old], before)
+
+    def _confident(self, source: Source, class_index: int, count: int, draws: torch.Generator) -> Tensor:
+        """Drawings of a class; the doubtful ones left out, where there is a filter."""
+        if self.confidence_filter is None:
+            return source(class_index, count, draws)
+        images = source(class_index, math.ceil(count / self.replay.keep_fraction), draws)
+        with torch.inference_mode():
+            sure = [
+                F.log_softmax(self.confidence_filter(normalise(some.to(self.ctx.device))), 1)[:, class_index].cpu()
+                for some in torch.split(images, 500)
+            ]
+        return images[torch.cat(sure).argsort(descending=True, stable=True)[:count]]
+
+    def state(self) -> State:
+        """For a checkpoint."""
+        state: State = {
+            "classifier": self.classifier.state(),
+            "exemplars": self.exemplars.state(),
+            "real_share": self.real_share,
+            "old": self.old,
+        }
+        if self.confidence_filter is not None:
+            state["confidence_filter"] = dict(self.confidence_filter.state_dict())
+        if self.teacher is not None:
+            state["teacher"] = dict(self.teacher.state_dict())
+        return state
+
+    def load(self, state: State) -> None:
+        """Back from a checkpoint."""
+        self.classifier.load(state["classifier"])
+        self.exemplars = Exemplars.of(state["exemplars"])
+        self.real_share, self.old = state["real_share"], state["old"]
+        self.confidence_filter = self.teacher = None
+        if "confidence_filter" in state:
+            self.confidence_filter = copy.deepcopy(self.classifier.net).eval()
+            self.confidence_filter.load_state_dict(state["confidence_filter"])
+        if "teacher" in state:
+            self.teacher = frozen_classifier(self.ctx, self.old, state["teacher"])
+
+
+def class_loss(scores: Tensor, targets: Tensor, among_new: Tensor | None, *, old: int, smoothing: float) -> Tensor:
+    """Cross-entropy over all classes; over the new ones alone for images that may not be compared with the old.
+
+    scores (B, classes), targets (B,), among_new (B,) bool. The first `old` classes are the old.
+
+    >>> scores, target = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([1])
+    >>> [round(class_loss(scores, target, torch.tensor([b]), old=1, smoothing=0.0).item(), 2) for b in (False, True)]
+    [9.0, 0.69]
+    """
+    if among_new is None:
+        return F.cross_entropy(scores, targets, label_smoothing=smoothing, reduction="sum") / len(targets)
+    parts = ((scores[~among_new], targets[~among_new]), (scores[among_new, old:], targets[among_new] - old))
+    total = sum(F.cross_entropy(*part, label_smoothing=smoothing, reduction="sum") for part in parts)
+    assert isinstance(total, Tensor)
+    return total / len(targets)
+
+
+def distillation(scores: Tensor, before: Tensor) -> Tensor:
+    """How far the answers are from the earlier ones: the mean Kullback-Leibler divergence, both softened.
+
+    scores, before (B, classes). The factor makes the gradient as large as without softening (Hinton et al. 2015).
+
+    >>> distillation(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]])).item()
+    0.0
+    """
+    now, then = F.log_softmax(scores / TEMPERATURE, 1), F.log_softmax(before / TEMPERATURE, 1)
+    return TEMPERATURE**2 * F.kl_div(now, then, reduction="batchmean", log_target=True)

@@ -1,0 +1,1 @@
+"""Dynamic Generative Memory (Ostapenko et al. 2019)."""

@@ -1,0 +1,1 @@
+"""The generative baselines: DGR, MeRGAN and EWC-M."""
