@@ -247,6 +247,7 @@ def test_the_check_can_fail_and_names_the_class(tiny: Dataset, variant: Variant,
         before = layer.weight[place].item()
         with torch.no_grad():
             layer.weight[place] += 0.5
+        assert set(dgm.redrawn()) >= {0, 1}, "their images show it"
         assert set(dgm.retention()) >= {0, 1}, f"a reserved weight of layer {number} changes both classes of its task"
         with torch.no_grad():
             layer.weight[place] = before

@@ -253,6 +253,9 @@ class Draws(Good):
     def retention(self) -> list[int]:
         return []
 
+    def redrawn(self) -> list[int]:
+        return []
+
     def features(self, images: Tensor) -> Tensor:
         return self.classifier.features(images)
 

@@ -268,7 +268,7 @@ def _check_abilities(learner: Learner, images: _Images, classes: int) -> None:
         if isinstance(learner, Samples):
             _check_samples(learner, images, classes)
         if isinstance(learner, Retains):
-            changed = learner.retention()
+            changed = sorted({*learner.retention(), *learner.redrawn()})
             assert changed == [], f"retention: classes {changed} are not, to the bit, what they were"
         if isinstance(learner, Embeds):
             features = learner.features(images.test.images[:ASKED])

@@ -144,6 +144,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),
+        "instructions": _instructions(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": distributed.world().size,
@@ -160,6 +161,13 @@ def _processor() -> str:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def _instructions() -> str:
+    """Which vector instructions torch and oneDNN compute with: they decide in which order sums are added up."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    found = torch.backends.cpu.get_cpu_capability()
+    return f"{found}, oneDNN at most {limit}" if limit else found
 
 
 def _device_name(device: torch.device) -> str:

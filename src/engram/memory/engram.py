@@ -3,8 +3,10 @@
     trained task ──consolidate──> Engram: binary masks (bits), folded normalisation, head, fingerprints
     Engram + shared weights ──extract──> one small plain network per class ──> images
 
-An engram never changes. The shared weights do, but only where no engram's mask is open: for a fixed noise vector the
-images of every class stay identical to the bit, whatever is learned later. `fingerprint` is how that is checked.
+An engram never changes. The shared weights do, but only where no engram's mask is open. Two hashes a class check that:
+
+    content       over the stored bits that the class depends on, before any arithmetic: the same on every machine
+    fingerprint   over its images for fixed noise: identical to the bit on one kind of machine
 
 A mask of an earlier, smaller network computes with the leading block of today's weight, in the shapes of that time.
 Multiplying the rest by 0 would be the same sum on paper, but the order of a floating-point sum depends on its length,
@@ -14,6 +16,7 @@ and the promise is old images bit for bit.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,6 +62,8 @@ class Engram:
     """In the shape that the graph says."""
     bias: Tensor
     """(channels,)"""
+    contents: tuple[str, ...] = ()
+    """Per class, a hash of the stored bits that it depends on."""
     fingerprints: tuple[str, ...] = ()
     """Per class, a hash of its images for fixed noise."""
 
@@ -163,9 +168,13 @@ def consolidate(
         head=own.head.detach().cpu().clone(),
         bias=own.bias.detach().cpu().clone(),
     )
-    nets = extract(engram, shared_weights(net))
-    prints = tuple(fingerprint(net, index) for net, index in zip(nets, engram.class_indices, strict=True))
-    return replace(engram, fingerprints=prints)
+    weights = shared_weights(net)
+    prints = zip(extract(engram, weights), engram.class_indices, strict=True)
+    return replace(
+        engram,
+        contents=tuple(content_hashes(engram, weights)),
+        fingerprints=tuple(fingerprint(net, index) for net, index in prints),
+    )
 
 
 def shared_weights(net: MaskedGenerator) -> list[Tensor]:
@@ -173,10 +182,10 @@ def shared_weights(net: MaskedGenerator) -> list[Tensor]:
     return [layer.weight.detach() for layer in net.plastic]
 
 
-def extract(engram: Engram, weights: Sequence[Tensor]) -> list[ClassGenerator]:
-    """One plain network per class, with everything that is closed or unreachable dropped."""
-    graph, device = engram.graph, weights[0].device
-    masks = engram.binary_masks()
+def _open_blocks(engram: Engram, weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """By layer, the weights between reachable units, closed ones 0, with the bits that are stored; and by node, the
+    noise first, which units can be reached."""
+    graph, masks = engram.graph, engram.binary_masks()
     units = (engram.latent_dim, *engram.units)
     reachable = [torch.ones(engram.latent_dim, dtype=torch.bool), *reachable_units(graph, masks)]
     blocks = []
@@ -189,6 +198,39 @@ def extract(engram: Engram, weights: Sequence[Tensor]) -> list[ClassGenerator]:
             block = block.masked_fill(~_along_outputs(mask, layout), 0)
         sources, targets = (reachable[node].nonzero().squeeze(1) for node in (edge.source, edge.target))
         blocks.append(block.index_select(IN_AXIS[layout], sources).index_select(OUT_AXIS[layout], targets))
+    return blocks, reachable
+
+
+def content_hashes(engram: Engram, weights: Sequence[Tensor]) -> list[str]:
+    """Per class, a SHA-256 over all that its images depend on, as it is stored: masks, open weights, norms, head.
+
+    Nothing is computed first, so every processor and every version of torch finds the same.
+    """
+    blocks, _ = _open_blocks(engram, weights)
+    plain = [engram.architecture, engram.image_size, engram.latent_dim, list(engram.units), engram.variant]
+    shared = hashlib.sha256(json.dumps(plain).encode())
+    for tensor in (*engram.masks, *blocks, engram.head, engram.bias):
+        _add_bits(shared, tensor)
+    hashes = []
+    for number in range(len(engram.class_indices)):
+        own = shared.copy()
+        for tensor in (*engram.scales, *engram.shifts):
+            _add_bits(own, tensor[number])
+        hashes.append(own.hexdigest())
+    return hashes
+
+
+def _add_bits(total: hashlib._Hash, tensor: Tensor) -> None:
+    """Type, shape and values in their plain order, the lowest byte first."""
+    array = tensor.detach().cpu().contiguous().numpy()
+    total.update(f"{array.dtype.name} {array.shape}".encode())
+    total.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+
+
+def extract(engram: Engram, weights: Sequence[Tensor]) -> list[ClassGenerator]:
+    """One plain network per class, with everything that is closed or unreachable dropped."""
+    graph, device = engram.graph, weights[0].device
+    blocks, reachable = _open_blocks(engram, weights)
     last = reachable[-1].nonzero().squeeze(1)
     head = _ready(engram.head.index_select(IN_AXIS[graph.head.layout], last), device)
     nets = []
@@ -241,7 +283,7 @@ def sample(net: ClassGenerator, count: int, *, generator: torch.Generator) -> Te
     )
 
 
-PLAIN = ("architecture", "image_size", "class_indices", "latent_dim", "units", "variant", "fingerprints")
+PLAIN = ("architecture", "image_size", "class_indices", "latent_dim", "units", "variant", "contents", "fingerprints")
 TENSORS = ("masks", "scales", "shifts")
 
 

@@ -90,7 +90,14 @@ class Retains(Protocol):
     """A learner whose memory of a class never changes, and can be checked for that."""
 
     def retention(self) -> list[int]:
-        """Indices of the classes whose images for fixed noise are not, to the bit, what they were."""
+        """Indices of the classes of which a stored bit that they depend on has changed; the same on every machine."""
+        ...
+
+    def redrawn(self) -> list[int]:
+        """Indices of the classes whose images for fixed noise are not, to the bit, what they were.
+
+        Another kind of processor, or other code, adds up in another order: there this is no sign of forgetting.
+        """
         ...
 
 

@@ -31,6 +31,7 @@ from engram.memory.engram import (
     ClassGenerator,
     Engram,
     consolidate,
+    content_hashes,
     engram_of,
     engram_state,
     extract,
@@ -137,6 +138,18 @@ class DGM:
         return torch.cat([sample(self.nets[index], count, generator=generator) for index in class_indices])
 
     def retention(self) -> list[int]:
+        """Indices of the classes of which a stored bit that they depend on has changed."""
+        weights = shared_weights(self.net)
+        return [
+            index
+            for engram in self.engrams
+            for index, known, now in zip(
+                engram.class_indices, engram.contents, content_hashes(engram, weights), strict=True
+            )
+            if now != known
+        ]
+
+    def redrawn(self) -> list[int]:
         """Indices of the classes whose images for fixed noise are not, to the bit, what they were."""
         weights = shared_weights(self.net)
         return [
@@ -172,7 +185,7 @@ class DGM:
         if self.warm and self.critic is not None:
             kept["critic"] = self.critic.bytes
         observe.note("memory", bytes=kept)
-        observe.note("retention", classes=len(self.nets), changed=self.retention())
+        observe.note("retention", classes=len(self.nets), changed=self.retention(), redrawn=self.redrawn())
         self.progress = Progress()
         self.classifier_phase.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
         self.phase = "classifier"
