@@ -24,9 +24,10 @@ from engram.config import Config
 from engram.data.stream import Task
 from engram.errors import ConfigError, DataError, DivergedError, RunError, StrictnessError
 from engram.experiment import checkpoint
+from engram.experiment.predict import Prediction, predict
 from engram.experiment.progress import BAR_WIDTH, ConsoleDisplay, Quiet, accuracy_table
 from engram.experiment.records import read_records
-from engram.experiment.reopen import predict, reopen, verify
+from engram.experiment.reopen import reopen, verify
 from engram.experiment.run import Interrupted, Request, Stop, default_folder, execute
 from engram.methods import registry
 from engram.methods.bounds import FINETUNE, PlainLearner
@@ -468,7 +469,8 @@ def test_a_run_at_64_pixels_from_end_to_end(tmp_path: Path) -> None:
     image = tmp_path / "x.png"
     Image.fromarray(np.full((50, 40), 90, np.uint8)).save(image)
     (answer,) = predict(run, [image])
-    assert answer.name in ("0", "1")
+    assert isinstance(answer, Prediction)
+    assert answer.names[0] in ("0", "1")
 
 
 def write_folder(root: Path, counts: dict[str, int]) -> Path:

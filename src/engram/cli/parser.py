@@ -216,7 +216,20 @@ def _sample(commands: Commands) -> None:
 def _predict(commands: Commands) -> None:
     predict = _command(commands, "predict", do_predict, "class and probability of image files", talks=True)
     predict.add_argument("run", type=Path, metavar="RUN", help="run folder")
-    predict.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="image file, such as PNG or JPEG")
+    predict.add_argument(
+        "images", nargs="+", metavar="PATH", help="image file, folder, pattern such as '*.png', or - for standard input"
+    )
+    predict.add_argument(
+        "--format", choices=("table", "jsonl", "csv"), default="table", help="of the answers (default: table)"
+    )
+    predict.add_argument("--top", type=int, default=1, metavar="N", help="classes per image, best first (default: 1)")
+    predict.add_argument("--batch", type=int, default=256, metavar="N", help="images at a time (default: 256)")
+    predict.add_argument(
+        "--on-error",
+        choices=("skip", "stop"),
+        default="stop",
+        help="at a file that cannot be read: tell it on standard error and go on, or stop (default: stop)",
+    )
 
 
 def _verify(commands: Commands) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.shared import console, parse_setting, print_checks, say, signals_set, tell_settings
+from engram.cli.shared import complain, console, parse_setting, print_checks, say, signals_set, tell_settings
 from engram.errors import ConfigError
 
 if TYPE_CHECKING:
+    from engram.experiment.predict import Prediction
     from engram.experiment.run import Request
 
 
@@ -90,13 +95,53 @@ def do_sample(chosen: argparse.Namespace) -> int:
 
 
 def do_predict(chosen: argparse.Namespace) -> int:
-    from engram.experiment.reopen import predict, reopen
+    from engram.experiment.predict import Unreadable, image_paths, predict
+    from engram.experiment.reopen import reopen
 
+    for flag, value in (("--top", chosen.top), ("--batch", chosen.batch)):
+        if value < 1:
+            raise ConfigError(f"{flag} {value} must be 1 or more")
     if chosen.verbose:
         tell_settings(chosen.run)
-    for answer in predict(reopen(chosen.run), chosen.images):
-        say(f"{answer.path}: {answer.name} ({100 * answer.probability:.1f} %)")
-    return 0
+    run, paths = reopen(chosen.run), image_paths(chosen.images, sys.stdin)
+    write, unread = PREDICTIONS[chosen.format], 0
+    if chosen.format == "csv":
+        write_csv(["path", *(f"{what}{n}" for n in range(1, min(chosen.top, len(run.names)) + 1) for what in CSV)])
+    for answer in predict(run, paths, top=chosen.top, batch=chosen.batch, on_error=chosen.on_error):
+        if isinstance(answer, Unreadable):
+            unread += 1
+            complain(f"engram: {answer.error}")
+        else:
+            write(answer)
+    return int(unread > 0)
+
+
+CSV = ("class", "probability")
+
+
+def write_csv(row: Sequence[object]) -> None:
+    """One line; names with commas, quotes or line breaks are quoted."""
+    csv.writer(sys.stdout, lineterminator="\n").writerow(row)
+
+
+def _tell_line(answer: Prediction) -> None:
+    best = zip(answer.names, answer.probabilities, strict=True)
+    say(f"{answer.path}: {', '.join(f'{name} ({100 * share:.1f} %)' for name, share in best)}")
+
+
+def _tell_json(answer: Prediction) -> None:
+    best = zip(answer.names, answer.probabilities, strict=True)
+    classes = [{"class": name, "probability": round(share, 6)} for name, share in best]
+    print(json.dumps({"path": str(answer.path), "classes": classes}))
+
+
+def _tell_csv(answer: Prediction) -> None:
+    best = zip(answer.names, answer.probabilities, strict=True)
+    write_csv([answer.path, *(value for name, share in best for value in (name, f"{share:.6f}"))])
+
+
+PREDICTIONS = {"table": _tell_line, "jsonl": _tell_json, "csv": _tell_csv}
+"""How answers are written, by the name of the format."""
 
 
 def do_verify(chosen: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Opening a finished or stopped run again: its learner, to sample, to predict and to verify."""
+"""Opening a finished or stopped run again: its learner, to sample and to verify."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from engram.config import Config
 from engram.context import Shape
-from engram.data.datasets import Check, load_dataset, resize
-from engram.data.formats import decode_image
+from engram.data.datasets import Check, load_dataset
 from engram.errors import ConfigError, EngramError, RunError, unknown
 from engram.experiment import checkpoint
 from engram.experiment.folder import moved, read_origin
@@ -69,29 +68,8 @@ def reopen(folder: Path) -> OpenRun:
     return OpenRun(folder, origin.config, records, learner, saved.state, names, tuple(seen), (channels, height, width))
 
 
-# ---------------------------------------------------------------- predict
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The answer for one image file."""
-
-    path: Path
-    name: str
-    probability: float
-
-
-def predict(run: OpenRun, paths: Sequence[Path]) -> Iterator[Prediction]:
-    """Class and probability for image files of any size, over all classes the run has learned."""
-    require_classes(run)
-    for path in paths:
-        image = resize(decode_image(path, run.shape[0])[None], run.shape[1])
-        probabilities = torch.softmax(run.learner.scores(image)[0].float(), 0)
-        best = int(probabilities.argmax())
-        yield Prediction(path, run.names[best], float(probabilities[best]))
-
-
 def require_classes(run: OpenRun) -> None:
+    """A run that has learned a task can draw and answer."""
     if not run.names:
         raise RunError(f"{run.folder} has not finished a task; go on with: engram run --resume --out {run.folder}")
 
