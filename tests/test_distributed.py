@@ -26,7 +26,7 @@ from engram.config import RuntimeSettings
 from engram.errors import ConfigError, RunError
 from engram.experiment import checkpoint
 from engram.experiment.machine import available_cores, prepare
-from engram.experiment.progress import Quiet
+from engram.experiment.progress import Display
 from engram.experiment.records import Record, read_records
 from engram.experiment.run import Interrupted, Request, Stop, execute
 from engram.methods.registry import METHODS
@@ -81,7 +81,7 @@ def first_moments(tree: Any, path: str = "") -> dict[str, torch.Tensor]:
     return found
 
 
-class AfterTask(Quiet):
+class AfterTask(Display):
     """Asks for a stop after the first task."""
 
     def __init__(self, stop: Stop) -> None:

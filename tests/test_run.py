@@ -25,7 +25,7 @@ from engram.data.stream import Task
 from engram.errors import ConfigError, DataError, DivergedError, RunError, StrictnessError
 from engram.experiment import checkpoint
 from engram.experiment.predict import Prediction, predict
-from engram.experiment.progress import BAR_WIDTH, ConsoleDisplay, Quiet, accuracy_table
+from engram.experiment.progress import BAR_WIDTH, ConsoleDisplay, Display, accuracy_table
 from engram.experiment.records import read_records
 from engram.experiment.reopen import reopen, verify
 from engram.experiment.run import Interrupted, Request, Stop, default_folder, execute
@@ -104,7 +104,7 @@ def test_a_run_can_be_made_again_from_its_own_configuration(npz: Path, tmp_path:
     assert tensors(first) == tensors(again)
 
 
-class AfterBatches(Quiet):
+class AfterBatches(Display):
     """Asks for a stop after a number of batches."""
 
     def __init__(self, stop: Stop, batches: int) -> None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def do_run(chosen: argparse.Namespace) -> int:
     request = asked_for(chosen)
     from engram import distributed
-    from engram.experiment.progress import ConsoleDisplay, Quiet
+    from engram.experiment.progress import ConsoleDisplay, Display
     from engram.experiment.run import Interrupted, Stop, default_folder, execute
 
     folder = chosen.out or default_folder(request.config())
     out, stop, here = console(), Stop(), distributed.launched()
-    display = Quiet() if chosen.quiet else ConsoleDisplay(out, verbose=chosen.verbose)
+    display = Display() if chosen.quiet else ConsoleDisplay(out, verbose=chosen.verbose)
     silent = chosen.quiet or here.rank > 0
     with signals_set(stop, patient=here.many):
         try:

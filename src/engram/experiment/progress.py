@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, TextColumn
@@ -23,38 +22,8 @@ BAR_WIDTH = 10
 """The least that the bar takes, in characters."""
 
 
-class Display(Protocol):
-    """What the run tells whoever is watching."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: Any) -> None: ...
-
-    def begin(
-        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: list[str]
-    ) -> None:
-        """The run starts, or goes on after `done` tasks; `images` per task measure the work."""
-        ...
-
-    def task(self, index: int, class_names: Sequence[str]) -> None:
-        """A task begins."""
-        ...
-
-    def batch(self, progress: Progress) -> None:
-        """A step is done."""
-        ...
-
-    def epoch(self, record: Record) -> None:
-        """An epoch is done."""
-        ...
-
-    def done(self, evaluation: Record, seconds: float) -> None:
-        """A task is done."""
-        ...
-
-
-class Quiet:
-    """Shows nothing."""
+class Display:
+    """What a run tells whoever is watching. This one shows nothing; others override what they want to show."""
 
     def __enter__(self) -> Self:
         return self
@@ -65,22 +34,22 @@ class Quiet:
     def begin(
         self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: list[str]
     ) -> None:
-        """Nothing."""
+        """The run starts, or goes on after `done` tasks; `images` per task measure the work."""
 
     def task(self, index: int, class_names: Sequence[str]) -> None:
-        """Nothing."""
+        """A task begins."""
 
     def batch(self, progress: Progress) -> None:
-        """Nothing."""
+        """A step is done."""
 
     def epoch(self, record: Record) -> None:
-        """Nothing."""
+        """An epoch is done."""
 
     def done(self, evaluation: Record, seconds: float) -> None:
-        """Nothing."""
+        """A task is done."""
 
 
-class ConsoleDisplay:
+class ConsoleDisplay(Display):
     """Shows a run on a console: a bar where it is a terminal, lines where it is not.
 
     `verbose`: the settings at the start, and a line for every epoch.
@@ -114,12 +83,7 @@ class ConsoleDisplay:
         self.bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.bar.stop()
 
     def begin(

@@ -43,7 +43,7 @@ from engram.experiment.folder import (
 )
 from engram.experiment.machine import peak_bytes, prepare
 from engram.experiment.pictures import png, sheet
-from engram.experiment.progress import Display, Quiet
+from engram.experiment.progress import Display
 from engram.experiment.records import FORMAT, RecordWriter, Unwritten, read_records
 from engram.methods.learner import AnswersTwice, Learner, Progress
 from engram.methods.registry import configure, find_method
@@ -184,7 +184,7 @@ def execute(
     require_test_images(dataset, stream.order)
     with distributed.joined(device, config.runtime.wait_seconds) as world:
         if world.rank:
-            experiment = _Experiment(folder, config, learner, Quiet(), NoBoard(), stop or Stop())
+            experiment = _Experiment(folder, config, learner, Display(), NoBoard(), stop or Stop())
             experiment.go(dataset, stream, experiment.restore(), [])
             return folder
         board: Board | NoBoard = Board(folder) if tensorboard else NoBoard()
@@ -192,7 +192,7 @@ def execute(
             if known is None:
                 require_blank(folder)
                 write_origin(folder, origin)
-            experiment = _Experiment(folder, config, learner, display or Quiet(), board, stop or Stop())
+            experiment = _Experiment(folder, config, learner, display or Display(), board, stop or Stop())
             offset = experiment.restore()  # refuses a damaged checkpoint before anything is written
             notes = list(dataset.notes) if known is None else []
             notes += [f"since the start, {line}; the last bits may differ" for line in note_environment(folder, device)]
