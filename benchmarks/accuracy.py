@@ -21,7 +21,8 @@ import clock
 import fast_forward
 from engram import EngramError
 from engram.experiment.progress import ConsoleDisplay
-from engram.experiment.run import Request, execute
+from engram.experiment.request import Request
+from engram.experiment.run import execute
 from engram.experiment.summary import Summary, summarise
 
 BARS = (96.5, 97.0, 97.9)

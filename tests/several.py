@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engram import distributed
-from engram.experiment.run import Interrupted, Request, Stop, execute
+from engram.experiment.request import Request
+from engram.experiment.run import Interrupted, Stop, execute
 from engram.ops.batch_norm import BatchNorm2d, batch_norm
 from test_run import AfterBatches
 

@@ -18,7 +18,8 @@ from engram.experiment import checkpoint, files
 from engram.experiment.folder import origin_of, read_origin
 from engram.experiment.records import FORMAT, RecordWriter, read_records
 from engram.experiment.reopen import verify
-from engram.experiment.run import Request, execute
+from engram.experiment.request import Request
+from engram.experiment.run import execute
 from engram.experiment.summary import summarise
 
 

@@ -31,7 +31,7 @@ from engram.config import as_dict, groups_of, help_of
 from engram.data.datasets import DATASETS, SIZES
 from engram.experiment.folder import read_origin
 from engram.experiment.records import read_records
-from engram.experiment.run import Request
+from engram.experiment.request import Request
 from engram.methods.learner import Samples
 from engram.methods.registry import METHODS, configure
 from engram.presets import PRESETS

@@ -28,7 +28,8 @@ from engram.experiment import checkpoint
 from engram.experiment.machine import available_cores, prepare
 from engram.experiment.progress import Display
 from engram.experiment.records import Record, read_records
-from engram.experiment.run import Interrupted, Request, Stop, execute
+from engram.experiment.request import Request
+from engram.experiment.run import Interrupted, Stop, execute
 from engram.methods.registry import METHODS
 from test_run import AfterBatches
 

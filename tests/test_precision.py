@@ -14,7 +14,7 @@ import torch
 from conftest import SMALL_GAN, context, write_npz
 from engram.errors import RunError
 from engram.experiment.reopen import reopen
-from engram.experiment.run import Request
+from engram.experiment.request import Request
 from engram.methods.registry import configure
 
 

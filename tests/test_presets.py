@@ -15,7 +15,8 @@ from engram.config import Config, as_dict, groups_of
 from engram.data.datasets import DATASETS
 from engram.errors import ConfigError
 from engram.experiment.records import read_records
-from engram.experiment.run import Request, execute
+from engram.experiment.request import Request
+from engram.experiment.run import execute
 from engram.methods.registry import METHODS, configure
 from engram.presets import DEFAULT, PRESETS, lighter_presets, load_preset, preset_settings, read_preset
 

@@ -18,7 +18,8 @@ from engram.data.stream import ClassStream
 from engram.evaluation.quality import NEIGHBOURS, coverage, replay_quality
 from engram.experiment.pictures import png, sheet
 from engram.experiment.records import read_records
-from engram.experiment.run import Request, execute
+from engram.experiment.request import Request
+from engram.experiment.run import execute
 
 
 def test_coverage_against_a_loop() -> None:

@@ -28,7 +28,8 @@ from engram.experiment.predict import Prediction, predict
 from engram.experiment.progress import BAR_WIDTH, ConsoleDisplay, Display, accuracy_table
 from engram.experiment.records import read_records
 from engram.experiment.reopen import reopen, verify
-from engram.experiment.run import Interrupted, Request, Stop, default_folder, execute
+from engram.experiment.request import Request, default_folder
+from engram.experiment.run import Interrupted, Stop, execute
 from engram.methods import registry
 from engram.methods.bounds import FINETUNE, PlainLearner
 from engram.methods.learner import SILENT, Method, Observer, Progress, Samples

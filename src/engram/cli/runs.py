@@ -16,14 +16,15 @@ from engram.errors import ConfigError
 
 if TYPE_CHECKING:
     from engram.experiment.predict import Prediction
-    from engram.experiment.run import Request
+    from engram.experiment.request import Request
 
 
 def do_run(chosen: argparse.Namespace) -> int:
     request = asked_for(chosen)
     from engram import distributed
     from engram.experiment.progress import ConsoleDisplay, Display
-    from engram.experiment.run import Interrupted, Stop, default_folder, execute
+    from engram.experiment.request import default_folder
+    from engram.experiment.run import Interrupted, Stop, execute
 
     folder = chosen.out or default_folder(request.config())
     out, stop, here = console(), Stop(), distributed.launched()
@@ -47,7 +48,7 @@ def asked_for(chosen: argparse.Namespace) -> Request:
     settings = dict(parse_setting(text) for text in chosen.set)
     if chosen.resume and chosen.config is not None:
         raise ConfigError(f"--config {chosen.config}: a run that is resumed keeps its settings; leave --config out")
-    from engram.experiment.run import Request
+    from engram.experiment.request import Request
 
     return Request(
         dataset=chosen.dataset,

@@ -15,15 +15,15 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from engram import distributed
-from engram.config import Config, compose, differences, require
+from engram.config import Config, require
 from engram.data.datasets import Dataset, load_dataset
 from engram.data.stream import ClassStream, Task
-from engram.errors import ConfigError, DivergedError, RunError
+from engram.errors import DivergedError, RunError
 from engram.evaluation import metrics
 from engram.evaluation.evaluate import SecondAnswer, evaluate, require_test_images
 from engram.evaluation.quality import DrawsAndAnswers, replay_quality
@@ -36,7 +36,6 @@ from engram.experiment.folder import (
     is_blank,
     locked,
     note_environment,
-    origin_of,
     read_origin,
     require_blank,
     write_origin,
@@ -45,9 +44,10 @@ from engram.experiment.machine import peak_bytes, prepare
 from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display
 from engram.experiment.records import FORMAT, RecordWriter, Unwritten, read_records
+from engram.experiment.request import Request, default_folder
 from engram.methods.learner import AnswersTwice, Learner, Progress
-from engram.methods.registry import configure, find_method
-from engram.presets import lighter_presets, read_preset
+from engram.methods.registry import find_method
+from engram.presets import lighter_presets
 from engram.seeding import generator
 
 
@@ -60,64 +60,6 @@ class Stop:
     """Set `asked` (from a signal handler, say) and the run saves and stops after the batch at hand."""
 
     asked: bool = False
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a user asked for. None: not said, so that a resumed run keeps what it has."""
-
-    dataset: str | None = None
-    method: str | None = None
-    preset: str | None = None
-    seed: int | None = None
-    order_seed: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """`group.field` -> value"""
-    file: Path | None = None
-    """Settings to start from: a preset of the user's own (TOML), or another run's `config.json`."""
-
-    @property
-    def said(self) -> dict[str, Any]:
-        """The top-level fields that were named."""
-        own = ("settings", "file")
-        return {name: value for name, value in vars(self).items() if value is not None and name not in own}
-
-    def config(self) -> Config:
-        """The configuration of a new run."""
-        if self.file is None:
-            return configure(settings=self.settings, **self.said)
-        if self.file.suffix == ".json":
-            stored = origin_of(self.file).config
-            if self.method not in (None, stored.method):
-                raise ConfigError(f"{self.file} configures {stored.method}, not {self.method}; leave --method out")
-            if self.preset is not None:
-                raise ConfigError(f"{self.file} is complete, no preset adds to it; leave --preset out")
-            return compose(stored, {**self.said, **self.settings})
-        method = self.method or Config().method
-        settings = read_preset(self.file, str(self.file)).settings(method)
-        return configure(**{**self.said, "method": method}, settings={**settings, **self.settings})
-
-    def over(self, stored: Config, folder: Path) -> Config:
-        """The configuration to go on with: the stored one. Only where and how it computes may be set anew, but for the
-        precision, which changes more than the last bits."""
-        if self.said.get("method", stored.method) != stored.method:
-            wanted = replace(stored, method=self.said["method"])
-        else:
-            wanted = compose(stored, {**self.said, **self.settings})
-        allowed = replace(wanted.runtime, precision=stored.runtime.precision)
-        if other := differences(replace(stored, runtime=allowed), wanted):
-            raise RunError(
-                f"{folder} was started with another configuration ({'; '.join(other)}); "
-                "leave these out to go on with it, or choose another --out"
-            )
-        return wanted
-
-
-def default_folder(config: Config) -> Path:
-    """`runs/mnist-joint-seed0`, with the order seed where there is one."""
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(config.dataset).name)
-    order = "" if config.order_seed is None else f"-order{config.order_seed}"
-    return Path("runs") / f"{name}-{config.method}-seed{config.seed}{order}"
 
 
 def run(
