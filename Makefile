@@ -1,7 +1,8 @@
 # make demo    the main job on the embedded digits
 # make test    ruff, mypy --strict, pytest; `make lint` leaves pytest out
-# make bench   speed and cost on this machine, which should be idle: 6 to 10 minutes
+# make bench   speed and cost on this machine, which should be idle: 8 to 12 minutes
 # make bench-accuracy    seconds to accuracy on MNIST: trains for real, half an hour or more; ENGRAM_DATA
+# make docs    pages of the public names, in build/docs/
 # make dist    wheel and source archive, in dist/
 #
 # Needs Python 3.11 or newer with venv, make and git. Debian, Ubuntu: apt install python3-venv make git
@@ -10,10 +11,10 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 BIN := .venv/bin
-CODE := src tests examples benchmarks
+CODE := src tests examples benchmarks docs
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test lint bench bench-accuracy install dist clean
+.PHONY: demo test lint bench bench-accuracy docs install dist clean
 
 demo: install
 	$(BIN)/engram run --dataset digits --method dgmw --out runs/demo-$(STAMP)
@@ -30,6 +31,7 @@ lint: install
 
 bench: install
 	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/predict.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/share.py
 	$(BIN)/python benchmarks/sampling.py
@@ -38,6 +40,9 @@ bench: install
 
 bench-accuracy: install
 	$(BIN)/python benchmarks/accuracy.py
+
+docs: install
+	$(BIN)/python docs/api.py build/docs
 
 # installed once: again only when the requirements change
 install: .venv/.installed

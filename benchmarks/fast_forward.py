@@ -24,11 +24,11 @@ from engram.config import Config, RuntimeSettings, compose, from_dict
 from engram.context import Shape
 from engram.data.stream import Task
 from engram.experiment.machine import prepare
-from engram.experiment.reopen import reopen
 from engram.memory.engram import Engram, consolidate, extract, shared_weights
 from engram.methods.dgm.learner import DGM
 from engram.methods.dgm.settings import DGMSettings
 from engram.methods.registry import find_method
+from engram.model.model import Model
 from engram.nets.architectures import graph_of
 from engram.nets.graph import Graph
 from engram.nets.masked_generator import MaskedGenerator
@@ -156,7 +156,7 @@ def read_run(folder: Path, settings: Mapping[str, Any] | None = None) -> Recorde
     engrams: list[Engram] = []
     resized = bool({"generator.width", "generator.latent_dim"} & set(settings or {}))
     if (folder / "checkpoint.json").exists() and not resized:
-        learner = reopen(folder).learner
+        learner = Model.open(folder).learner
         assert isinstance(learner, DGM), "not a run of DGM"
         engrams = learner.engrams
     told = [layers for layers in growth if not resized and "active_units" in layers[0]]
@@ -215,7 +215,7 @@ def advance(learner: DGM, recorded: RecordedRun, tasks: int, *, classes: int = 1
         net.task_params = None
         net.grow_(generator=generator(0, "benchmark growth", task))
         learner.engrams.append(engram)
-        learner.nets += extract(engram, shared_weights(net))
+        learner.nets += [[one] for one in extract(engram, shared_weights(net))]
         learner.classifier_phase.begin(len(learner.nets), task=task, begins=0.0)
     return learner
 

@@ -30,7 +30,7 @@ def ways_of(learner: DGM, class_index: int, count: int) -> dict[str, Callable[[]
     z = torch.randn(count, engram.latent_dim, generator=torch.Generator().manual_seed(class_index))
     then, now = (PlainClass.of(engram, weights, today=today) for today in (False, True))
     return {
-        "compact": partial(learner.nets[class_index], z),
+        "compact": partial(learner.nets[class_index][0], z),
         "then": partial(then, weights, z),
         "now": partial(now, weights, z),
     }

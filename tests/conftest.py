@@ -105,6 +105,7 @@ def tiny(npz: Path) -> Dataset:
 
 @pytest.fixture(autouse=True)
 def _numbers_as_they_are() -> Iterator[None]:
-    """A run in this process has tiny numbers taken for 0; the next test has them as they are."""
+    """A run in this process has tiny numbers taken for 0; the next test has them as they are, after a doctest too."""
+    torch.set_flush_denormal(False)
     yield
     torch.set_flush_denormal(False)

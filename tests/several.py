@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engram import distributed
+from engram.experiment.loop import Interrupted, Stop
 from engram.experiment.request import Request
-from engram.experiment.run import Interrupted, Stop, execute
+from engram.experiment.run import execute
 from engram.ops.batch_norm import BatchNorm2d, batch_norm
 from test_run import AfterBatches
 

@@ -29,9 +29,16 @@ def write_run(
     quality: bool = False,
     mask_steps: int = 4,
     seconds: float = 60.0,
+    validation: float = 0.0,
+    kept: float = 0.95,
+    attack: float = 0.5,
     more: Sequence[str] = (),
 ) -> Path:
-    """`accuracy[t]`: A_t after task t; every class seen is answered equally well. Fewer than `tasks`: unfinished."""
+    """`accuracy[t]`: A_t after task t; every class seen is answered equally well. Fewer than `tasks`: unfinished.
+
+    `validation`: share held out; with 0 there are no records of calibration and privacy, and the configuration does not
+    name it, as none did once. `kept`, `attack`: see `_held_out`.
+    """
     count = tasks or len(accuracy)
     names = list(names or [str(c) for c in range(count)])
     head = {
@@ -57,6 +64,8 @@ def write_run(
              "top5": None, "per_class": [share] * (t + 1), "confusion": confusion,
              "forgetting": round(1 - share, 6) if t else 0.0, "backward_transfer": 0.0}
         )  # fmt: skip
+        if validation:
+            lines += _held_out(t, count, names[t], kept, attack)
         lines.append(
             {"kind": "timing", "task": t, "seconds": seconds, "evaluation_seconds": 0.1,
              "step_seconds": [None, 0.01 * (t + 1), 0.01 * (t + 1), 0.5], "peak_bytes": 10**8 + t * 10**6}
@@ -69,6 +78,8 @@ def write_run(
         "generator": {"width": 12}, "exemplars": {"ratio": 0.0, "budget": 0},
         "runtime": {"device": "auto", "threads": seed},
     }  # fmt: skip
+    if validation:
+        config["stream"]["validation"] = validation
     for key, value in (settings or {}).items():
         group, _, name = key.partition(".")
         config.setdefault(group, {})[name] = value
@@ -93,4 +104,24 @@ def _generative(t: int, mask_steps: int) -> list[dict[str, Any]]:
         {"kind": "growth", "task": t, "layers": [layer]},
         {"kind": "memory", "task": t, "bytes": {"weights": 1_000_000 * (t + 1), "masks": 24_000, "exemplars": 0}},
         {"kind": "retention", "task": t, "classes": t + 1, "changed": []},
+    ]
+
+
+def _held_out(t: int, count: int, name: str, kept: float, attack: float) -> list[dict[str, Any]]:
+    """Of the first task, all is kept; of task t > 0, `kept` + t %. Of class t, the attack's AUC is `attack` + 2 t %."""
+    trust = {"ece_before": 0.02 * (t + 1), "ece": 0.01 * (t + 1), "kept": kept + 0.01 * t if t else 1.0}
+    if 0 < t < count - 1:
+        trust |= {"unknown": 1000 * (count - t - 1), "auroc": 0.9 - 0.1 * t, "rejected": 0.1 * t}
+    auc = attack + 0.02 * t
+    pixels = {
+        "to_training": 0.3, "to_held_out": 0.3, "nearer_to_training": [0.5, 0.4, 0.6],
+        "near_copies": [0.01 * t, 0.0, 0.1], "near_copies_of_real": [0.04 * (t == 2), 0.0, 0.1],
+        "attack": [auc, auc - 0.05, auc + 0.05],
+    }  # fmt: skip
+    features = {**pixels, "nearer_to_training": [0.45, 0.35, 0.55], "attack": [0.4, 0.3, 0.5]}
+    outcome = "copies" if auc > 0.6 else "leans" if auc > 0.55 else "no sign"
+    found = {"class_index": t, "drawings": 1000, "training": 4000, "held_out": 500, "outcome": outcome, "verdict": "…"}
+    return [
+        {"kind": "calibration", "task": t, "temperature": 1.5, "threshold": 0.4, "tested": 1000 * (t + 1), **trust},
+        {"kind": "privacy", "task": t, "classes": [name], "found": [{**found, "pixels": pixels, "features": features}]},
     ]

@@ -32,12 +32,14 @@ PACKAGES = [
     "testing",
     "evaluation",
     "experiment",
+    "model",
+    "sklearn",
     "report",
     "cli",
 ]
 FOLDERS = [
-    "presets", "masking", "ops", "data", "nets", "gan", "memory", "methods", "evaluation", "experiment", "report",
-    "cli",
+    "presets", "masking", "ops", "data", "nets", "gan", "memory", "methods", "evaluation", "experiment", "model",
+    "report", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = [
     "errors.py", "values.py", "config.py", "presets/__init__.py", "gan/settings.py", "methods/dgm/settings.py",
@@ -127,7 +129,7 @@ def test_importing_engram_is_light() -> None:
 
 PUBLIC = [
     "ClassStream", "Config", "ConfigError", "Context", "DGM", "DataError", "Dataset", "DivergedError", "EngramError",
-    "Evaluation", "Learner", "LostError", "METHODS", "Method", "Observer", "Retains", "RunError", "Samples",
+    "Evaluation", "Learner", "LostError", "METHODS", "Method", "Model", "Observer", "Retains", "RunError", "Samples",
     "StrictnessError", "Task", "build", "configure", "evaluate", "load_dataset", "run",
 ]  # fmt: skip
 

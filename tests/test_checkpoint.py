@@ -17,10 +17,10 @@ from engram.errors import RunError
 from engram.experiment import checkpoint, files
 from engram.experiment.folder import origin_of, read_origin
 from engram.experiment.records import FORMAT, RecordWriter, read_records
-from engram.experiment.reopen import verify
 from engram.experiment.request import Request
 from engram.experiment.run import execute
 from engram.experiment.summary import summarise
+from engram.model.verify import verify
 
 
 def a_state() -> dict[str, Any]:

@@ -137,6 +137,8 @@ def test_a_classifier_saved_in_the_middle_of_an_epoch_ends_with_the_same_bits(ti
     resumed = Classifier(ctx)
     resumed.load(stopped.state())
     assert fingerprint(resumed.state()) == fingerprint(stopped.state())
+    assert stopped.state()["optimiser"], "moments are saved within a task"
+    assert whole.state()["optimiser"] == {}, "and not after it: the next begins with none"
     fit(resumed, Silent())
     assert fingerprint(resumed.state()) == fingerprint(whole.state())
 

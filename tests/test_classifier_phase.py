@@ -35,7 +35,7 @@ def test_real_images_of_new_classes_teach_nothing_of_the_old() -> None:
     """No gradient reaches an old class's score from a marked image; all others are plain cross-entropy."""
     scores = torch.randn(5, 7, generator=generator(0), dtype=torch.float64).requires_grad_()
     targets, among_new = torch.tensor([2, 5, 6, 4, 0]), torch.tensor([False, True, False, True, False])
-    loss = class_loss(scores, targets, among_new, old=4, smoothing=0.1)
+    loss = class_loss(scores, targets, among_new, own=(4, 5, 6), smoothing=0.1)
     by_hand = 0.0
     for row, target in enumerate(targets.tolist()):
         first = 4 if among_new[row] else 0
@@ -54,7 +54,9 @@ def test_where_nothing_is_marked_it_is_plain_cross_entropy() -> None:
     targets = torch.tensor([2, 5, 6, 4, 0])
     plain = torch.nn.functional.cross_entropy(scores, targets, label_smoothing=0.1).item()
     for among_new in (None, torch.zeros(5, dtype=torch.bool)):
-        assert class_loss(scores, targets, among_new, old=4, smoothing=0.1).item() == pytest.approx(plain, rel=1e-12)
+        assert class_loss(scores, targets, among_new, own=(4, 5, 6), smoothing=0.1).item() == pytest.approx(
+            plain, rel=1e-12
+        )
 
 
 def lessons(*, real_fraction: float, real_share: float = 0.0) -> Examples:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.config import (
+    ADDED,
     TOP,
     Config,
     Group,
@@ -233,6 +234,9 @@ def test_nothing_in_the_file_may_be_missing_or_unknown(method: str) -> None:
     for group in (name for name in whole if name not in TOP):
         for field in whole[group]:
             less = {**whole, group: {key: value for key, value in whole[group].items() if key != field}}
+            if field in ADDED.get(group, {}):
+                assert as_dict(from_dict(less, settings))[group][field] == ADDED[group][field]
+                continue
             with pytest.raises(ConfigError, match=rf"the configuration lacks {group}\.{field}$"):
                 from_dict(less, settings)
         with pytest.raises(ConfigError, match=rf"unknown setting .*'{group}\.stray'"):

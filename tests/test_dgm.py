@@ -74,4 +74,4 @@ def test_two_tasks_of_64_pixels(variant: Variant, architecture: str, channels: i
         assert torch.equal(again, images)
         assert torch.equal(other.scores(dataset.test.images[:4]), learner.scores(dataset.test.images[:4]))
     assert [engram.image_size for engram in learner.engrams] == [64, 64]
-    assert [net.shape for net in learner.nets] == [(channels, 64, 64)] * 4
+    assert [net.shape for nets in learner.nets for net in nets] == [(channels, 64, 64)] * 4

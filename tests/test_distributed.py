@@ -25,11 +25,12 @@ from engram.cli import call
 from engram.config import RuntimeSettings
 from engram.errors import ConfigError, RunError
 from engram.experiment import checkpoint
+from engram.experiment.loop import Interrupted, Stop
 from engram.experiment.machine import available_cores, prepare
 from engram.experiment.progress import Display
 from engram.experiment.records import Record, read_records
 from engram.experiment.request import Request
-from engram.experiment.run import Interrupted, Stop, execute
+from engram.experiment.run import execute
 from engram.methods.registry import METHODS
 from test_run import AfterBatches
 

@@ -20,14 +20,8 @@ from engram.data.stream import ClassStream
 from engram.errors import DivergedError
 from engram.experiment.checkpoint import fingerprint as state_fingerprint
 from engram.masking.masks import IN_AXIS, OUT_AXIS, Variant, count_usage
-from engram.memory.engram import (
-    Engram,
-    consolidate,
-    extract,
-    fingerprint,
-    sample,
-    shared_weights,
-)
+from engram.memory.class_generator import fingerprint, sample
+from engram.memory.engram import Engram, consolidate, extract, shared_weights
 from engram.methods.dgm.learner import DGM
 from engram.methods.dgm.train_task import TaskTrainer
 from engram.methods.learner import Silent
@@ -287,7 +281,7 @@ def test_samples_repeat_and_are_uint8(tiny: Dataset) -> None:
     images = dgm.sample([2, 0], 300, generator=generator(1))
     assert images.shape == (600, 1, 32, 32)
     assert images.dtype == torch.uint8
-    assert torch.equal(images[:300], sample(dgm.nets[2], 300, generator=generator(1)))
+    assert torch.equal(images[:300], sample(dgm.nets[2][0], 300, generator=generator(1)))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -307,7 +301,7 @@ def test_a_task_keeps_no_more_units_than_it_may(tiny: Dataset, variant: Variant,
         assert all(0 < int(units.sum()) <= limit for units, limit in zip(reachable, limits, strict=True))
         for edge, layer in zip(dgm.net.graph.edges, layers, strict=True):
             assert layer["active_units"] == int(reachable[edge.target - 1].sum())
-    assert all(net.units == [int(units.sum()) for units in reachable] for net in dgm.nets[-2:])
+    assert all(net.units == [int(units.sum()) for units in reachable] for (net,) in dgm.nets[-2:])
 
 
 def test_a_bound_that_leaves_no_way_to_the_image_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +363,7 @@ def test_a_warm_critic_begins_as_the_last_one_ended(known: int, old: int) -> Non
     """Its verdicts are the same; of the class outputs those of old classes, where it has any."""
     dgm = learner("weights", settings={"critic.start": "warm"})
     before = TaskTrainer(dgm.net, dgm.ctx, task=0, classes=1, known=2).critic
-    after = TaskTrainer(dgm.net, dgm.ctx, task=1, classes=known - old, known=known, before=before).critic
+    after = TaskTrainer(dgm.net, dgm.ctx, task=1, classes=known - old, known=known, before=before, old=old).critic
     fresh = TaskTrainer(dgm.net, dgm.ctx, task=1, classes=known - old, known=known).critic
     images = torch.randn(3, 1, 32, 32, generator=generator(0, "images"))
     (verdict, classes), (known_verdict, known_classes) = after(images), before(images)

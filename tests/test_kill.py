@@ -1,21 +1,24 @@
-"""Kill a run at random moments, resume it each time: it ends with the bits of a run that was left alone.
+"""Kill a run, or a model that learns, at random moments, go on each time: it ends with the bits of one left alone.
 
 ENGRAM_KILLS sets how often (default 4, to keep the tests short).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from conftest import write_npz
+from conftest import SMALL_GAN, write_npz
 from engram.experiment.records import read_records
 
 KILLS = int(os.environ.get("ENGRAM_KILLS", "4"))
@@ -63,6 +66,71 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path: Path) -> 
                 killed += 1
         assert outcome(folder) == expected
         assert not [p.name for p in folder.iterdir() if p.name.endswith(".tmp")]
+
+
+TOY = {
+    **SMALL_GAN, "gan.epochs": 3, "gan.steps": 8, "classifier.epochs": 2, "replay.images": 64, "runtime.threads": 1,
+    "runtime.checkpoint_seconds": 0.05,
+}  # fmt: skip
+
+
+def month(at: Path, classes: int, first: int) -> Path:
+    """An .npz file whose classes are called by their numbers, from `first` on."""
+    with np.load(write_npz(at, classes=classes, seed=first)) as held:
+        arrays = {"images": held["images"], "labels": held["labels"] + first}
+    np.savez(at, **arrays)
+    return at
+
+
+def learn_words(model: Path, data: Path) -> list[str]:
+    settings = [word for key, value in TOY.items() for word in ("--set", f"{key}={value}")]
+    words = [sys.executable, "-m", "engram", "learn", str(model), str(data), "--quiet"]
+    return [*words, "--audit", str(model.with_name("m.audit")), *settings]
+
+
+def killed_until_done(command: list[str], moments: Iterator[float]) -> int:
+    """Call it again and again, killed after so many seconds each time, until it ends by itself; how often it was."""
+    for kills in itertools.count():
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            _, err = process.communicate(timeout=next(moments, None))
+            # the one before may have been killed after its last act
+            assert process.returncode == 0 or (kills and "is known already" in err), err
+            return kills
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+    raise AssertionError
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_learning_killed_at_random_moments_ends_with_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new model and its second version, by the same command each time; nothing is left beside the file."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    data = [month(tmp_path / "may.npz", 2, 0), month(tmp_path / "june.npz", 1, 2)]
+    whole = tmp_path / "whole/m.engram"
+    whole.parent.mkdir()
+    expected, lengths = [], []
+    for months in data:
+        began = time.monotonic()
+        subprocess.run(learn_words(whole, months), check=True, capture_output=True)
+        lengths.append(time.monotonic() - began)
+        expected.append(whole.read_bytes())
+    draws, killed, rounds = random.Random(12), 0, 0
+    while killed < KILLS:
+        rounds += 1
+        model = tmp_path / f"killed{rounds}/m.engram"
+        model.parent.mkdir()
+        for months, length, bits in zip(data, lengths, expected, strict=True):
+            moments = (draws.uniform(0.3, 1.1) * length for _ in range(KILLS - killed))
+            killed += killed_until_done(learn_words(model, months), moments)
+            assert model.read_bytes() == bits
+        assert sorted(entry.name for entry in model.parent.iterdir()) == [
+            "m.audit", "m.card.html", "m.card.md", "m.engram"
+        ]  # fmt: skip
+    print(f"{killed} kills in {rounds} rounds")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")

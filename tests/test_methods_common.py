@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from conftest import SMALL, context
 from engram.config import ClassifierSettings, Group, MethodSettings, setting
@@ -20,8 +20,9 @@ from engram.context import Context
 from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError
 from engram.experiment.checkpoint import fingerprint
+from engram.methods.answering import AnswerNet
 from engram.methods.bounds import PlainLearner
-from engram.methods.learner import SILENT, Embeds, Learner, Method, Observer, Retains, Samples, State
+from engram.methods.learner import SILENT, Embeds, KeepsEngrams, Learner, Method, Observer, Retains, Samples, State
 from engram.methods.registry import METHODS
 from engram.testing import check_learner, images_in, toy_dataset
 
@@ -122,7 +123,7 @@ def test_who_can_do_what() -> None:
     def able(kind: Any) -> set[str]:
         return {name for name in METHODS if isinstance(build(name), kind)}
 
-    assert able(Retains) == {"dgmw", "dgma"}
+    assert able(Retains) == able(KeepsEngrams) == {"dgmw", "dgma"}
     assert able(Samples) == able(Embeds) == {"dgmw", "dgma", "mergan", "mergan-ra", "ewcm"}
 
 
@@ -192,6 +193,24 @@ class AnswersNotANumber(Good):
         return super().scores(images) * float("nan")
 
 
+class ExportsAnother(Good):
+    def answer_net(self) -> nn.Module:
+        net = super().answer_net()
+        assert isinstance(net, AnswerNet)
+        with torch.no_grad():
+            next(net.head.parameters()).mul_(0.99)
+        return net
+
+
+class ExportsInTraining(Good):
+    def answer_net(self) -> nn.Module:
+        return super().answer_net().train()
+
+
+class ExportsNothing(Good):
+    answer_net = property()
+
+
 class DrawsGlobally(Good):
     def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
         torch.rand(1)
@@ -253,6 +272,9 @@ class Draws(Good):
     def retention(self) -> list[int]:
         return []
 
+    def largest_difference(self) -> dict[int, int]:
+        return {}
+
     def redrawn(self) -> list[int]:
         return []
 
@@ -283,6 +305,11 @@ class DrawsAtWill(Draws):
 class Forgets(Draws):
     def retention(self) -> list[int]:
         return [0] if self.classifier.classes > 1 else []
+
+
+class DrawsOtherwise(Draws):
+    def largest_difference(self) -> dict[int, int]:
+        return {0: 0, 1: 3}
 
 
 class ShowsImages(Draws):
@@ -320,6 +347,9 @@ def test_a_method_that_says_so_may_keep_copies() -> None:
         (AnswersTheUnseen, r"scores after task 1: \(5, 2\) for 5 images, not \(5, 1\)"),
         (AnswersWithNumbers, r"scores after task 1: of type torch\.int64"),
         (AnswersNotANumber, r"scores after task 1: not all are finite"),
+        (ExportsAnother, r"answer_net after task 1: up to \S+ away from what `scores` gives for the same images"),
+        (ExportsInTraining, r"answer_net after task 1: not in eval mode"),
+        (ExportsNothing, r"the learner has no `answer_net`"),
         (DrawsGlobally, r"draws from the global generator of torch when it learns"),
         (DrawsFromNumpy, r"draws from the global generator of numpy\.random when it learns"),
         (DrawsFromPython, r"draws from the global generator of random when it answers"),
@@ -332,6 +362,7 @@ def test_a_method_that_says_so_may_keep_copies() -> None:
         (DrawsOneClass, r"sample: \(3, 1, 32, 32\) for 3 of 2 classes, not \(6, 1, 32, 32\)"),
         (DrawsAtWill, r"sample: the same generator does not give the same images"),
         (Forgets, r"retention: classes \[0\] are not, to the bit, what they were"),
+        (DrawsOtherwise, r"largest_difference: classes \[1\] are not drawn as their references show them"),
         (ShowsImages, r"features: \(5, 1, 32, 32\) of torch\.uint8, where \(5, n\) floats"),
         (AnswersTwiceAlike, r"second_scores after task 2: \(5, 1\) for 5 images, not \(5, 2\)"),
     ],

@@ -13,7 +13,8 @@ import torch
 
 from conftest import SMALL_GAN, context, write_npz
 from engram.errors import RunError
-from engram.experiment.reopen import reopen
+from engram.experiment import checkpoint
+from engram.experiment.records import read_records
 from engram.experiment.request import Request
 from engram.methods.registry import configure
 
@@ -46,22 +47,22 @@ def test_dgm_learns_in_bfloat16_and_keeps_its_promise(architecture: str, tmp_pat
         small |= {"critic.architecture": "resnet18", "critic.start": "warm", "critic.width": 2, "gan.epochs": 2}
         small |= {"gan.steps": 2, "generator.bn_batches": 1, "replay.images": 16}
     run(tmp_path, "dgmw", *(f"{name}={value}" for name, value in small.items()))
-    opened = reopen(tmp_path / "run")
-    checked = [line["changed"] for line in opened.records if line["kind"] == "retention"]
+    records = list(read_records(tmp_path / "run"))
+    checked = [line["changed"] for line in records if line["kind"] == "retention"]
     assert checked == [[], []]  # by the process that drew them
-    found = [tensor for tensor in leaves(opened.state) if tensor.is_floating_point()]
+    found = [tensor for tensor in leaves(state_of(tmp_path / "run")) if tensor.is_floating_point()]
     assert found
     assert {tensor.dtype for tensor in found} <= {torch.float32, torch.float64}
     assert all(tensor.isfinite().all() for tensor in found)
     if architecture == "dcgan":
-        assert next(line["accuracy"] for line in opened.records if line["kind"] == "evaluation") > 0.7
+        assert next(line["accuracy"] for line in records if line["kind"] == "evaluation") > 0.7
 
 
 def test_a_baseline_learns_in_bfloat16(tmp_path: Path) -> None:
     small = {"generator.width": 4, "generator.latent_dim": 8, "generator.bn_batches": 2, "critic.width": 4}
     small |= {"gan.epochs": 2, "gan.steps": 2, "replay.images": 32}
     run(tmp_path, "mergan-ra", *(f"{name}={value}" for name, value in small.items()))
-    found = [tensor for tensor in leaves(reopen(tmp_path / "run").state) if tensor.is_floating_point()]
+    found = [tensor for tensor in leaves(state_of(tmp_path / "run")) if tensor.is_floating_point()]
     assert {tensor.dtype for tensor in found} <= {torch.float32, torch.float64}
     assert all(tensor.isfinite().all() for tensor in found)
 
@@ -71,6 +72,12 @@ def test_a_run_keeps_its_precision(tmp_path: Path) -> None:
     assert Request(settings={"runtime.threads": 1}).over(stored, tmp_path).runtime.threads == 1
     with pytest.raises(RunError, match=r"runtime\.precision"):
         Request(settings={"runtime.precision": "bfloat16"}).over(stored, tmp_path)
+
+
+def state_of(folder: Path) -> Any:
+    saved = checkpoint.load(folder)
+    assert saved is not None
+    return saved.state
 
 
 def leaves(state: object) -> list[torch.Tensor]:

@@ -65,6 +65,9 @@ def test_a_copy_is_perfect_and_another_class_is_not(tmp_path: Path) -> None:
         assert quality.precision[-1] == quality.recall[-1] == 1.0
         assert quality.precision[:-1] == quality.recall[:-1] == [None] * task.index  # their images are gone
         assert min(quality.recognised) > 0.9
+        more = replay_quality(copier, task, generator=torch.Generator().manual_seed(0), known={task.index})
+        assert more.precision[-1] is None, "of a class known before, earlier images are gone too"
+        assert more.recall[-1] == 1.0
         if task.index:
             copier.images[-1] = images[0]  # draws the first class instead of the newest
             quality = replay_quality(copier, task, generator=torch.Generator().manual_seed(0))

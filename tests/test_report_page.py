@@ -27,17 +27,19 @@ from engram.report.serve import Live, Server
 from synthetic import write_run
 
 TEN = [1.0, 0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93, 0.92, 0.91]
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 METHODS = ["dgmw", "dgma", "dgr", "mergan", "ewcm", "icarl", "ewc-s", "si", "finetune", "joint"]
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two methods, a bound, and every figure."""
+    """Two methods, a bound, and every figure; on other data, a run that held images out."""
     runs = tmp_path_factory.mktemp("runs")
     for seed in (0, 1):
         write_run(runs / f"w{seed}", seed=seed, accuracy=[*TEN[:9], 0.91 + 0.01 * seed], quality=True, mask_steps=20)
     write_run(runs / "a", method="dgma", accuracy=[*TEN[:9], 0.93], quality=True)
     write_run(runs / "j", method="joint", bound="upper", strict=False, accuracy=[0.99] * 10, generative=False)
+    write_run(runs / "t", dataset="digits", accuracy=TEN, names=CLASSES, validation=0.1, attack=0.55)
     Image.new("L", (640, 640)).save(runs / "w0" / "grid.png")
     assert call(["report", str(runs), "--out", str(runs / "out")]) == 0
     return runs / "out"
@@ -173,7 +175,7 @@ class TestInABrowser:
             page.run(OPEN)
             assert page.run("document.documentElement.scrollHeight") > 5 * height
 
-    @pytest.mark.parametrize("target", ["data-mnist", "figure4-mnist", "table4-mnist", "runs-all"])
+    @pytest.mark.parametrize("target", ["data-mnist", "figure4-mnist", "privacy-digits", "runs-all"])
     def test_a_link_opens_what_it_leads_to(self, page: browser.Browser, report: Path, target: str) -> None:
         """In the address, by a click, and by a second click after it was closed."""
         page.resize(1280, 800)

@@ -18,7 +18,8 @@ from engram.data.datasets import load_dataset
 from engram.data.stream import ClassStream
 from engram.gan import sampling
 from engram.masking.masks import Variant
-from engram.memory.engram import ClassGenerator, Engram, consolidate, extract, sample, shared_weights
+from engram.memory.class_generator import ClassGenerator, sample
+from engram.memory.engram import Engram, consolidate, extract, shared_weights
 from engram.methods.dgm import learner as dgm_learner
 from engram.methods.dgm.learner import DGM
 from engram.methods.learner import Progress, Silent

@@ -24,15 +24,17 @@ from engram.config import Config
 from engram.data.stream import Task
 from engram.errors import ConfigError, DataError, DivergedError, RunError, StrictnessError
 from engram.experiment import checkpoint
-from engram.experiment.predict import Prediction, predict
+from engram.experiment.loop import Interrupted, Stop
 from engram.experiment.progress import BAR_WIDTH, ConsoleDisplay, Display, accuracy_table
 from engram.experiment.records import read_records
-from engram.experiment.reopen import reopen, verify
 from engram.experiment.request import Request, default_folder
-from engram.experiment.run import Interrupted, Stop, execute
+from engram.experiment.run import execute
 from engram.methods import registry
 from engram.methods.bounds import FINETUNE, PlainLearner
 from engram.methods.learner import SILENT, Method, Observer, Progress, Samples
+from engram.model.model import Model
+from engram.model.predict import Prediction, predict
+from engram.model.verify import verify
 from engram.seeding import generator
 
 SETTINGS = {
@@ -454,7 +456,7 @@ def test_a_run_at_64_pixels_from_end_to_end(tmp_path: Path) -> None:
     assert [(line.what, line.ok) for line in verify(folder)] == [
         ("integrity", True), ("retention", True), ("strictness", True)
     ]  # fmt: skip
-    run = reopen(folder)
+    run = Model.open(folder)
     assert run.shape == (1, 64, 64)
     assert isinstance(run.learner, Samples)
     drawn = run.learner.sample([0, 1], 10, generator=generator(0, "drawings"))
@@ -497,7 +499,7 @@ def test_classes_are_ordered_by_name(tmp_path: Path) -> None:
     assert tasks("2, cat", "mixed")[0] == found
     assert json.loads((folder / "config.json").read_text())["config"]["stream"]["order"] == ["newt", "cat"]
     execute(Request(), folder, resume=True)  # and it is read back
-    assert reopen(folder).names == ("newt", "cat")
+    assert Model.open(folder).classes == ("newt", "cat")
     for order, message in (("newt,cow", "unknown class 'cow'"), ("cat,0", "class cat twice")):
         with pytest.raises(ConfigError, match=message):
             tasks(order, "wrong")

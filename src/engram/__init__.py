@@ -1,6 +1,6 @@
 """Engram: class-incremental learning under the strict protocol, with exact retention.
 
-    from engram import ClassStream, build, evaluate, load_dataset
+    from engram import Model
 
 The names below are the public ones. They are imported when first used, so that `import engram` does not wait for torch.
 """
@@ -29,6 +29,7 @@ if _TYPE_CHECKING:
     from engram.methods.dgm.learner import DGM
     from engram.methods.learner import Learner, Method, Observer, Retains, Samples
     from engram.methods.registry import METHODS, build, configure
+    from engram.model.model import Model
 
 _HOMES = {
     "engram.config": ["Config"],
@@ -49,10 +50,11 @@ _HOMES = {
     "engram.methods.dgm.learner": ["DGM"],
     "engram.methods.learner": ["Learner", "Method", "Observer", "Retains", "Samples"],
     "engram.methods.registry": ["METHODS", "build", "configure"],
+    "engram.model.model": ["Model"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "DGM",
     "METHODS",
@@ -68,6 +70,7 @@ __all__ = [
     "Learner",
     "LostError",
     "Method",
+    "Model",
     "Observer",
     "Retains",
     "RunError",

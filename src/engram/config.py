@@ -102,6 +102,12 @@ class StreamSettings(Group):
     )
     holdout: float = setting(0.2, "share held out for testing where your own data has no test part", above=0, below=1)
     image_size: Literal[32, 64] = setting(32, "side in pixels to which images are scaled")
+    validation: float = setting(
+        0.0,
+        "share of a task's images kept out of the training, to calibrate answers and to measure privacy; 0: none",
+        at_least=0,
+        below=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,13 @@ class MethodSettings:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides what a run computes."""
+    """Everything that decides what a run computes. `configure` makes one out of names and settings.
+
+    >>> from engram import Config
+    >>> config = Config(seed=1)
+    >>> config.method, config.stream.classes_per_task, config.classifier.epochs
+    ('dgmw', 1, 3)
+    """
 
     dataset: str = "digits"
     method: str = "dgmw"
@@ -257,6 +269,10 @@ def as_dict(config: Config) -> dict[str, Any]:
     return plain | {name: dataclasses.asdict(group) for name, group in groups_of(config).items()}
 
 
+ADDED: dict[str, dict[str, Any]] = {"stream": {"validation": 0.0}}
+"""By group, settings that configurations of the same format may lack, with the value that stood for them before."""
+
+
 def from_dict(plain: Mapping[str, Any], settings: MethodSettings) -> Config:
     """Back from `config.json`; every value is checked as if a user had typed it, and none may be missing.
 
@@ -273,9 +289,10 @@ def from_dict(plain: Mapping[str, Any], settings: MethodSettings) -> Config:
         found = plain[name]
         if not isinstance(found, Mapping):
             raise ConfigError(f"{name} must be a group of settings, not {found!r}")
-        if missing := [spec.name for spec in fields(group) if spec.name not in found]:
+        own = ADDED.get(name, {}) | dict(found)
+        if missing := [spec.name for spec in fields(group) if spec.name not in own]:
             raise ConfigError(f"the configuration lacks {name}.{missing[0]}")
-        values |= {f"{name}.{field_name}": value for field_name, value in found.items()}
+        values |= {f"{name}.{field_name}": value for field_name, value in own.items()}
     return compose(base, values)
 
 

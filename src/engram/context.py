@@ -18,7 +18,13 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Context(Generic[S]):
-    """All that a learner knows before its first task. Nothing tells it how many tasks or classes are to come."""
+    """All that a learner knows before its first task. Nothing tells it how many tasks or classes are to come.
+
+    >>> from engram import METHODS, Context
+    >>> method = METHODS["finetune"]
+    >>> Context((1, 32, 32), method.classifier, method.settings, seed=1).device
+    device(type='cpu')
+    """
 
     shape: Shape
     classifier: ClassifierSettings

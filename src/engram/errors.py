@@ -4,7 +4,7 @@ EngramError              exit code 2: one line that names the value and the reme
 ├── ConfigError          an unknown name, a bad value, a field that does not exist
 ├── DataError            files that are missing, broken or not what they claim to be
 ├── StrictnessError      somebody reached for data that the protocol has closed
-├── RunError             a run folder that cannot be used, written or resumed
+├── RunError             a run folder or a model file that cannot be used, written or resumed
 ├── DivergedError        exit code 1: a loss is no longer finite
 └── LostError            exit code 1: another process of the run is gone
 """
@@ -19,35 +19,93 @@ DISTRIBUTION = "engram-continual"
 
 
 class EngramError(Exception):
-    """Base of every error that is meant for a person to read."""
+    """Base of every error that is meant for a person to read: one line that names the value and the remedy.
+
+    >>> from engram import EngramError, load_dataset
+    >>> try:
+    ...     load_dataset("digit")
+    ... except EngramError as error:
+    ...     print(str(error).partition("?")[0])
+    unknown data set 'digit': did you mean 'digits'
+    """
 
     exit_code = 2
 
 
 class ConfigError(EngramError):
-    """A setting that cannot be used."""
+    """A setting that cannot be used.
+
+    >>> from engram import ConfigError, configure
+    >>> try:
+    ...     configure(settings={"gan.epochs": -1})
+    ... except ConfigError as error:
+    ...     print(error)
+    gan.epochs=-1 is out of range: it must be 1 or more
+    """
 
 
 class DataError(EngramError):
-    """Data that is missing, broken or not what it claims to be."""
+    """Data that is missing, broken or not what it claims to be.
+
+    >>> from engram import DataError, Model
+    >>> try:
+    ...     Model.create().learn("folder:no/such/place")
+    ... except DataError as error:
+    ...     print(error)
+    no/such/place: no such folder; check the path
+    """
 
 
 class StrictnessError(EngramError):
-    """An access that the strict class-incremental protocol forbids."""
+    """An access that the strict class-incremental protocol forbids.
+
+    >>> from engram import ClassStream, StrictnessError, load_dataset
+    >>> first, second = ClassStream(load_dataset("digits"), order=["3", "5"])
+    >>> try:
+    ...     first.images
+    ... except StrictnessError as error:
+    ...     print(str(error).partition(";")[0])
+    task 1 (classes [3]) is over: its images may not be read again
+    """
 
 
 class RunError(EngramError):
-    """A run folder that cannot be used, written or resumed."""
+    """A run folder or a model file that cannot be used, written or resumed.
+
+    >>> from engram import Model, RunError
+    >>> try:
+    ...     Model.create().predict("photo.jpg")
+    ... except RunError as error:
+    ...     print(error)
+    the model knows no class yet, so it cannot answer; let it learn first
+    """
 
 
 class DivergedError(EngramError):
-    """Training left the finite numbers; the last good checkpoint is kept."""
+    """Training left the finite numbers; the last good checkpoint is kept.
+
+    >>> import torch
+    >>> from engram import DivergedError, evaluate, load_dataset
+    >>> class Diverged:
+    ...     def scores(self, images):
+    ...         return torch.full((len(images), 1), float("nan"))
+    >>> try:
+    ...     evaluate(Diverged(), load_dataset("digits"), [3])
+    ... except DivergedError as error:
+    ...     print(error)
+    the learner's scores are not finite; lower classifier.learning_rate
+    """
 
     exit_code = 1
 
 
 class LostError(EngramError):
-    """Another process of the same run is gone, or silent for too long; the last good checkpoint is kept."""
+    """Another process of the same run is gone, or silent for too long; the last good checkpoint is kept.
+
+    >>> from engram import EngramError, LostError
+    >>> issubclass(LostError, EngramError), LostError.exit_code  # of `engram run`, which may be started again
+    (True, 1)
+    """
 
     exit_code = 1
 

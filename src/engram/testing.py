@@ -11,7 +11,7 @@
 What is checked:
 
     learning      the newest task better than chance, with one class a task and with two
-    answers       one finite score for each class seen, and for no other
+    answers       one finite score for each class seen, and for no other; the network of `answer_net` gives the same
     repetition    the same bits under the same seed, whoever else draws random numbers; no global generator is touched
     checkpoints   stopped in the middle of any task, saved, and loaded by a new learner: the same bits in the end
     strictness    no view of a task's images is held; no image is in the state, unless the method stores some
@@ -29,12 +29,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.config import Config, compose
 from engram.data.datasets import Dataset, Split, held_out, resize
 from engram.data.stream import ClassStream, Task
 from engram.errors import StrictnessError
+from engram.methods.classifier import normalise
 from engram.methods.learner import (
     AnswersTwice,
     Embeds,
@@ -53,6 +54,8 @@ STOPS = (3, 8, 13, 60, 101, 47)
 """After how many batches and epochs a task is stopped, again and again."""
 ASKED = 5
 """Images that are enough to see what an answer is like."""
+TOLERANCE = 1e-4
+"""By how much the scores of a network may differ from its learner's: sums in another order."""
 
 
 def toy_dataset(*, classes: int = 4, channels: int = 1, per_class: int = 40, size: int = 32) -> Dataset:
@@ -92,6 +95,10 @@ def check_learner(
             steps to be done in seconds.
         brief: more such settings for those checks for which the learner need not have learned much.
         seed: of the learner.
+
+    >>> from engram import METHODS
+    >>> from engram.testing import check_learner, toy_dataset
+    >>> check_learner(METHODS["finetune"], toy_dataset(classes=3, per_class=20), settings={"classifier.width": 8})
     """
     grey = _Images(dataset or toy_dataset())
     colour = grey if dataset else _Images(toy_dataset(channels=3))
@@ -249,9 +256,23 @@ class _Stop(Silent):
 
 def _check_answers(learner: Learner, images: Tensor, classes: int, when: str) -> None:
     with _no_global_draws("when it answers"):
-        _check_scores(learner.scores(images), len(images), classes, f"scores {when}")
+        scores = learner.scores(images)
+        _check_scores(scores, len(images), classes, f"scores {when}")
+        _check_net(learner, images, scores.cpu(), when)
     if isinstance(learner, AnswersTwice):
         _check_scores(learner.second_scores(images), len(images), classes, f"second_scores {when}")
+
+
+def _check_net(learner: Learner, images: Tensor, scores: Tensor, when: str) -> None:
+    assert hasattr(learner, "answer_net"), "the learner has no `answer_net`: what answers, as one network, is asked for"
+    net = learner.answer_net()
+    assert isinstance(net, nn.Module), f"answer_net {when}: of type {type(net).__name__}, where nn.Module is asked for"
+    assert not any(part.training for part in net.modules()), f"answer_net {when}: not in eval mode"
+    with torch.no_grad():
+        found = net(normalise(images)).cpu()
+    assert found.shape == scores.shape, f"answer_net {when}: {tuple(found.shape)}, not {tuple(scores.shape)}"
+    away = (found - scores).abs().max().item()
+    assert away <= TOLERANCE, f"answer_net {when}: up to {away:.2g} away from what `scores` gives for the same images"
 
 
 def _check_scores(found: Tensor, images: int, classes: int, what: str) -> None:
@@ -270,6 +291,8 @@ def _check_abilities(learner: Learner, images: _Images, classes: int) -> None:
         if isinstance(learner, Retains):
             changed = sorted({*learner.retention(), *learner.redrawn()})
             assert changed == [], f"retention: classes {changed} are not, to the bit, what they were"
+            apart = {index: levels for index, levels in learner.largest_difference().items() if levels}
+            assert not apart, f"largest_difference: classes {sorted(apart)} are not drawn as their references show them"
         if isinstance(learner, Embeds):
             features = learner.features(images.test.images[:ASKED])
             fits = features.dim() == 2 and len(features) == ASKED and features.is_floating_point()

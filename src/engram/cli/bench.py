@@ -49,7 +49,7 @@ def carry_out(plan: Plan, start: Launcher, *, quiet: bool = False) -> int:
     """Run it, show it, stop it when asked to; the exit code."""
     from engram.experiment.bench import Stopped, bench, rows
     from engram.experiment.bench_tables import result_table
-    from engram.experiment.run import Stop
+    from engram.experiment.loop import Stop
 
     out, stop = console(), Stop()
     with signals_set(stop):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,4 +110,8 @@ def do_data_select(chosen: argparse.Namespace) -> int:
 def do_data_check(chosen: argparse.Namespace) -> int:
     from engram.data.datasets import check
 
-    return max(print_checks(check(name, image_size=chosen.image_size), f"{name}: ") for name in chosen.name)
+    return print_checks(
+        replace(line, what=f"{name}: {line.what}")
+        for name in chosen.name
+        for line in check(name, image_size=chosen.image_size)
+    )

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, NoReturn
 from engram.cli.bench import do_bench
 from engram.cli.completion import SHELLS, do_completion
 from engram.cli.data import do_data_check, do_data_fetch, do_data_list, do_data_select
+from engram.cli.export import do_export
 from engram.cli.listing import do_list
+from engram.cli.models import do_card, do_forget, do_learn, do_predict, do_sample, do_verify
 from engram.cli.report import do_report
-from engram.cli.runs import do_predict, do_run, do_sample, do_verify
+from engram.cli.runs import do_run
 from engram.errors import ConfigError, install_words
 
 EPILOG = """\
 examples:
+  engram learn products.engram photos/may           a new model, from one folder a class
+  engram learn products.engram photos/june          its next version: more classes, without the images of May
+  engram predict products.engram new/ --top 3       class and probability of image files
   engram run                                        DGMw on the embedded digits
   engram run --preset fast                          the same in seconds, to see that it works
   engram run --dataset mnist --method finetune      what forgetting looks like
@@ -55,7 +60,21 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_run, _bench, _report, _sample, _predict, _verify, _data, _list, _completion):
+    for add in (
+        _learn,
+        _predict,
+        _sample,
+        _verify,
+        _card,
+        _export,
+        _forget,
+        _run,
+        _bench,
+        _report,
+        _data,
+        _list,
+        _completion,
+    ):
         add(commands)
     return parser
 
@@ -91,6 +110,85 @@ def _set(command: Parser, whose: str) -> None:
         metavar="GROUP.FIELD=VALUE",
         help=f"set a field {whose}, e.g. classifier.epochs=3; may be given several times (default: as the preset has "
         "it; `engram list settings` shows all)",
+    )
+
+
+def _model(command: Parser) -> None:
+    command.add_argument("model", type=Path, metavar="MODEL", help="model file, or run folder")
+
+
+def _learn(commands: Commands) -> None:
+    learn = _command(
+        commands,
+        "learn",
+        do_learn,
+        "make a model, or let one learn new classes, from their images alone",
+        more="Learn the classes in DATA and write the model: a new one where MODEL does not exist, else its next "
+        "version. Images of classes learned before are not needed. Stop it with Ctrl-C or kill it: the same command "
+        "goes on and ends with the same bits.",
+        talks=True,
+    )
+    learn.add_argument("model", type=Path, metavar="MODEL", help="model file, such as products.engram, or run folder")
+    learn.add_argument(
+        "data", metavar="DATA", help="folder with one folder a class, .npz file, or the name of a data set"
+    )
+    learn.add_argument("--out", type=Path, metavar="NEW", help="file to write (default: MODEL, which it replaces)")
+    learn.add_argument(
+        "--update", action="store_true", help="classes may be known: these are more images of them (default: refused)"
+    )
+    learn.add_argument(
+        "--audit",
+        type=Path,
+        metavar="FILE",
+        help="add a salted hash of every image to FILE, apart from the model: `engram verify --audit` can look for the "
+        "images when they are gone. Whoever has it can tell of an image whether it was learned from, so keep it apart "
+        "and delete it when it is no longer needed (default: none is written)",
+    )
+    learn.add_argument("--strict", action="store_true", help="refuse a model that stores real images")
+    learn.add_argument("--method", metavar="M", help="of a new model (default: dgmw)")
+    learn.add_argument("--preset", metavar="PRESET", help="of a new model (default: the method's own settings)")
+    learn.add_argument("--seed", type=int, metavar="S", help="of a new model (default: 0)")
+    _set(learn, "of a new model; of one that is there, runtime alone")
+
+
+def _export(commands: Commands) -> None:
+    export = _command(
+        commands,
+        "export",
+        do_export,
+        "write a model for other programs (ONNX), or as a model file",
+        more="Write what answers as one ONNX file: uint8 images in, calibrated probabilities out, class names and the "
+        "way to prepare an image in its texts; checked against ONNX Runtime before it is written. Or write a model "
+        "file, of a run folder too.",
+        talks=True,
+    )
+    _model(export)
+    export.add_argument(
+        "--onnx", type=Path, metavar="FILE", help=f"ONNX file to write (default: none; needs: {install_words('onnx')})"
+    )
+    export.add_argument("--engram", type=Path, metavar="FILE", help="model file to write (default: none)")
+    export.add_argument(
+        "--no-generator", action="store_true", help="with --engram: a smaller file that answers and cannot learn"
+    )
+
+
+def _forget(commands: Commands) -> None:
+    forget = _command(
+        commands,
+        "forget",
+        do_forget,
+        "drop classes from a model: engrams, answers, and weights that no other class needs",
+        more="Drop classes from a model: their engrams, their answers, and every weight that no other class needs. "
+        "Other files that hold the classes stay as they are; those in the same folder are named.",
+        talks=True,
+    )
+    _model(forget)
+    forget.add_argument("classes", nargs="+", metavar="CLASS", help="name of a class")
+    forget.add_argument("--out", type=Path, metavar="NEW", help="file to write (default: MODEL, which it replaces)")
+    forget.add_argument(
+        "--retrain",
+        action="store_true",
+        help="train the classifier anew from drawings of the other classes: it saw the forgotten ones, too",
     )
 
 
@@ -202,9 +300,9 @@ def _report(commands: Commands) -> None:
 
 
 def _sample(commands: Commands) -> None:
-    text = "draw images of learned classes from a run's generator, as a PNG"
+    text = "draw images of learned classes from a model's generator, as a PNG"
     sample = _command(commands, "sample", do_sample, text, talks=True)
-    sample.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    _model(sample)
     sample.add_argument("--classes", metavar="A,B", help="classes by name or number, one row each (default: all)")
     sample.add_argument("--per-class", type=int, default=10, metavar="N", help="images per class (default: 10)")
     sample.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the noise (default: 0)")
@@ -214,8 +312,16 @@ def _sample(commands: Commands) -> None:
 
 
 def _predict(commands: Commands) -> None:
-    predict = _command(commands, "predict", do_predict, "class and probability of image files", talks=True)
-    predict.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    predict = _command(
+        commands,
+        "predict",
+        do_predict,
+        "class and probability of image files",
+        more="Class and probability of image files, or unknown where no class fits: where the best probability is "
+        "below the threshold that keeps 95 % of the images of known classes. A run has none, and answers always.",
+        talks=True,
+    )
+    _model(predict)
     predict.add_argument(
         "images", nargs="+", metavar="PATH", help="image file, folder, pattern such as '*.png', or - for standard input"
     )
@@ -223,6 +329,9 @@ def _predict(commands: Commands) -> None:
         "--format", choices=("table", "jsonl", "csv"), default="table", help="of the answers (default: table)"
     )
     predict.add_argument("--top", type=int, default=1, metavar="N", help="classes per image, best first (default: 1)")
+    predict.add_argument(
+        "--no-unknown", dest="unknown", action="store_false", help="always the likeliest class (default: or unknown)"
+    )
     predict.add_argument("--batch", type=int, default=256, metavar="N", help="images at a time (default: 256)")
     predict.add_argument(
         "--on-error",
@@ -233,9 +342,25 @@ def _predict(commands: Commands) -> None:
 
 
 def _verify(commands: Commands) -> None:
-    text = "check a run: integrity, exact retention, strictness"
+    text = "check a model or a run: integrity, exact retention, strictness"
     verify = _command(commands, "verify", do_verify, text, talks=True)
-    verify.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    _model(verify)
+    verify.add_argument(
+        "--audit",
+        type=Path,
+        metavar="FILE",
+        help="look for the images that `engram learn --audit FILE` has noted, in everything that the model stores "
+        "(default: strictness of a model file is not checked, that of a run by its data)",
+    )
+
+
+def _card(commands: Commands) -> None:
+    text = "what a person should know of a model: classes, accuracy, privacy, size, where it comes from"
+    made = _command(commands, "card", do_card, text)
+    _model(made)
+    made.add_argument(
+        "--out", type=Path, metavar="FILE", help="a .md or a .html file (default: Markdown on standard output)"
+    )
 
 
 def _data(commands: Commands) -> None:

@@ -1,30 +1,26 @@
-"""Commands about one run: run, sample, predict, verify."""
+"""The command that runs a benchmark."""
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import shlex
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.shared import complain, console, parse_setting, print_checks, say, signals_set, tell_settings
+from engram.cli.shared import console, parse_setting, say, signals_set
 from engram.errors import ConfigError
 
 if TYPE_CHECKING:
-    from engram.experiment.predict import Prediction
     from engram.experiment.request import Request
 
 
 def do_run(chosen: argparse.Namespace) -> int:
     request = asked_for(chosen)
     from engram import distributed
+    from engram.experiment.loop import Interrupted, Stop
     from engram.experiment.progress import ConsoleDisplay, Display
     from engram.experiment.request import default_folder
-    from engram.experiment.run import Interrupted, Stop, execute
+    from engram.experiment.run import execute
 
     folder = chosen.out or default_folder(request.config())
     out, stop, here = console(), Stop(), distributed.launched()
@@ -70,84 +66,3 @@ def show_result(folder: Path) -> None:
     out.print(accuracy_table(list(read_records(folder))))
     out.print()
     say(f"run folder: {folder}")
-
-
-def do_sample(chosen: argparse.Namespace) -> int:
-    from engram.experiment.files import write_atomically
-    from engram.experiment.pictures import png
-    from engram.experiment.reopen import reopen, require_classes, sample_grid
-
-    if chosen.per_class < 1:
-        raise ConfigError(f"--per-class {chosen.per_class} must be 1 or more")
-    if chosen.verbose:
-        tell_settings(chosen.run)
-    run = reopen(chosen.run)
-    require_classes(run)
-    words = chosen.classes.split(",") if chosen.classes else []
-    indices = [run.class_index(word.strip()) for word in words] or list(range(len(run.names)))
-    grid = sample_grid(run, indices, chosen.per_class, chosen.seed)
-    try:
-        write_atomically(chosen.out, png(grid))
-    except OSError as error:
-        raise ConfigError(f"--out {chosen.out} cannot be written ({error}); name a .png file") from error
-    if not chosen.quiet:
-        say(f"{chosen.out}: {', '.join(run.names[index] for index in indices)}")
-    return 0
-
-
-def do_predict(chosen: argparse.Namespace) -> int:
-    from engram.experiment.predict import Unreadable, image_paths, predict
-    from engram.experiment.reopen import reopen
-
-    for flag, value in (("--top", chosen.top), ("--batch", chosen.batch)):
-        if value < 1:
-            raise ConfigError(f"{flag} {value} must be 1 or more")
-    if chosen.verbose:
-        tell_settings(chosen.run)
-    run, paths = reopen(chosen.run), image_paths(chosen.images, sys.stdin)
-    write, unread = PREDICTIONS[chosen.format], 0
-    if chosen.format == "csv":
-        write_csv(["path", *(f"{what}{n}" for n in range(1, min(chosen.top, len(run.names)) + 1) for what in CSV)])
-    for answer in predict(run, paths, top=chosen.top, batch=chosen.batch, on_error=chosen.on_error):
-        if isinstance(answer, Unreadable):
-            unread += 1
-            complain(f"engram: {answer.error}")
-        else:
-            write(answer)
-    return int(unread > 0)
-
-
-CSV = ("class", "probability")
-
-
-def write_csv(row: Sequence[object]) -> None:
-    """One line; names with commas, quotes or line breaks are quoted."""
-    csv.writer(sys.stdout, lineterminator="\n").writerow(row)
-
-
-def _tell_line(answer: Prediction) -> None:
-    best = zip(answer.names, answer.probabilities, strict=True)
-    say(f"{answer.path}: {', '.join(f'{name} ({100 * share:.1f} %)' for name, share in best)}")
-
-
-def _tell_json(answer: Prediction) -> None:
-    best = zip(answer.names, answer.probabilities, strict=True)
-    classes = [{"class": name, "probability": round(share, 6)} for name, share in best]
-    print(json.dumps({"path": str(answer.path), "classes": classes}))
-
-
-def _tell_csv(answer: Prediction) -> None:
-    best = zip(answer.names, answer.probabilities, strict=True)
-    write_csv([answer.path, *(value for name, share in best for value in (name, f"{share:.6f}"))])
-
-
-PREDICTIONS = {"table": _tell_line, "jsonl": _tell_json, "csv": _tell_csv}
-"""How answers are written, by the name of the format."""
-
-
-def do_verify(chosen: argparse.Namespace) -> int:
-    from engram.experiment.reopen import verify
-
-    if chosen.verbose:
-        tell_settings(chosen.run)
-    return print_checks(verify(chosen.run), quiet=chosen.quiet)

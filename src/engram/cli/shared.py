@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engram.config import TOP, groups_of
 from engram.errors import ConfigError, EngramError
-from engram.report.records import plain
+from engram.report.fields import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from engram.data.datasets import Check
-    from engram.experiment.run import Stop
+    from engram.experiment.loop import Stop
 
 
 def console() -> Console:
@@ -36,16 +36,19 @@ def complain(text: str) -> None:
     print(plain(text), file=sys.stderr)
 
 
-def print_checks(lines: Sequence[Check], prefix: str = "", *, quiet: bool = False) -> int:
-    """A line each; `quiet`: for those that failed. 1 where one failed."""
+def print_checks(lines: Iterable[Check], *, quiet: bool = False) -> int:
+    """A line each; `quiet`: for those that failed. 1 where one failed. The last line names all that was not checked."""
     from rich.markup import escape
 
-    out = console()
+    out, told = console(), []
     for line in lines:
         mark = {True: "[green]ok[/]    ", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}[line.ok]
         if line.ok is False or not quiet:
-            out.print(f"{mark} {escape(f'{prefix}{line.what}: {line.detail}')}", soft_wrap=True)
-    return int(any(line.ok is False for line in lines))
+            out.print(f"{mark} {escape(f'{line.what}: {line.detail}')}", soft_wrap=True)
+        told.append(line)
+    if unchecked := [line.what for line in told if line.ok is None]:
+        out.print(f"[yellow]not checked[/]: {escape(', '.join(unchecked))}", soft_wrap=True)
+    return int(any(line.ok is False for line in told))
 
 
 def tell_settings(folder: Path) -> None:

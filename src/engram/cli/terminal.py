@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from engram.report.records import plain
+from engram.report.fields import plain
 
 ROOM = 160
 """Columns where there is no terminal: a pipe or a file has no width of its own, and tables want room."""

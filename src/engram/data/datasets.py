@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -121,7 +122,16 @@ DATASETS: dict[str, Spec] = {
 
 
 class Dataset:
-    """A loaded set. The training part is handed over once; the test part stays."""
+    """A loaded set. The training part is handed over once; the test part stays.
+
+    >>> from engram import load_dataset
+    >>> digits = load_dataset("digits")
+    >>> digits
+    Dataset('digits', standard, 10 classes, 1442 / 355 images of 1x32x32)
+    >>> train = digits.take_train()
+    >>> train.images.shape, train.labels[:3].tolist()
+    (torch.Size([1442, 1, 32, 32]), [0, 1, 2])
+    """
 
     def __init__(
         self,
@@ -151,11 +161,16 @@ class Dataset:
         self.train_counts = tuple(torch.bincount(train.labels, minlength=len(class_names)).tolist())
         self._train: Split | None = train
 
+    @property
+    def train(self) -> Split:
+        """The training part, while it is there."""
+        if self._train is None:
+            raise StrictnessError(f"{self.name}: the training images were handed over before; load it anew")
+        return self._train
+
     def take_train(self) -> Split:
         """The training part, once: whoever takes it alone decides how long it lives."""
-        train, self._train = self._train, None
-        if train is None:
-            raise StrictnessError(f"{self.name}: the training images were handed over before; load it anew")
+        train, self._train = self.train, None
         return train
 
     def __repr__(self) -> str:
@@ -180,15 +195,17 @@ def resize(images: npt.NDArray[np.uint8], size: int) -> Tensor:
     return scaled.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def held_out(labels: Labels, share: float) -> npt.NDArray[np.bool_]:
+def held_out(labels: Labels, share: float, names: Sequence[str] | None = None) -> npt.NDArray[np.bool_]:
     """(N,) -> mask of the test images: about `share` of each class, at least one of two or more, never all.
 
-    The order is that of a hash of class and position, so it depends on no seed and no library's generator.
+    The order is that of a hash of class and position, so it depends on no seed and no library's generator. With the
+    `names` of the classes, on no other class either.
     """
     mask = np.zeros(len(labels), bool)
     for label in np.unique(labels).tolist():
         where = np.flatnonzero(labels == label)
-        keys = [hashlib.blake2b(f"{label}:{i}".encode(), digest_size=8).digest() for i in range(len(where))]
+        called = label if names is None else names[label]
+        keys = [hashlib.blake2b(f"{called}:{i}".encode(), digest_size=8).digest() for i in range(len(where))]
         count = min(max(round(share * len(where)), 1), len(where) - 1)
         mask[where[sorted(range(len(where)), key=keys.__getitem__)[:count]]] = True
     return mask
@@ -308,7 +325,11 @@ def _untested(labels: Labels, mask: npt.NDArray[np.bool_], names: tuple[str, ...
     return (one_line(text),)
 
 
-def _assemble(name: str, raw: RawSet, origin: str, holdout: float, size: int) -> Dataset:
+def assemble(name: str, raw: RawSet, origin: str, *, holdout: float, size: int, by_name: bool = False) -> Dataset:
+    """A set as its files hold it -> images of one size, with a test part and a digest of the contents.
+
+    `by_name`: which images of a class are held out for the test does not depend on the other classes.
+    """
     parts = [_scale("train", raw.train, size)]
     notes = describe(raw.left_out, origin)
     train = parts[0].split
@@ -317,7 +338,8 @@ def _assemble(name: str, raw: RawSet, origin: str, holdout: float, size: int) ->
         test = parts[1].split
     else:
         labels = raw.train.labels
-        mask = _every_fifth(labels) if name == "digits" else held_out(labels, holdout)
+        names = raw.class_names if by_name else None
+        mask = _every_fifth(labels) if name == "digits" else held_out(labels, holdout, names)
         if not mask.any():
             what = "no class has two images, so that none can be held out for the test"
             raise broken(origin, what, "add images, or a test part")
@@ -335,12 +357,16 @@ def load_dataset(name: str, *, holdout: float = 0.2, image_size: int = 32, root:
     `holdout` is the share of each class that becomes the test part where the user's files bring none; a class
     with a single image is then not tested. `image_size` is 32 or 64: images that are not square are squeezed into
     it. `root` replaces $ENGRAM_DATA and the cache as the place to look in.
+
+    >>> from engram import load_dataset
+    >>> load_dataset("digits").class_names[:4]
+    ('0', '1', '2', '3')
     """
     if not 0 < holdout < 1:
         raise ConfigError(f"holdout = {holdout}: must lie between 0 and 1, both excluded")
     check_size(image_size)
     raw, origin = _read(name, root)
-    return _assemble(name, raw, origin, holdout, image_size)
+    return assemble(name, raw, origin, holdout=holdout, size=image_size)
 
 
 # ---------------------------------------------------------------- check and survey
@@ -371,7 +397,7 @@ def check(name: str, *, image_size: int = 32) -> list[Check]:
     lines = [Check("files", True, found)]
     try:
         raw, origin = _read(name, None)
-        data = _assemble(name, raw, origin, 0.2, image_size)
+        data = assemble(name, raw, origin, holdout=0.2, size=image_size)
     except DataError as error:
         return [*lines, Check("readable", False, str(error))]
     lines.append(Check("readable", True, "every image and label"))

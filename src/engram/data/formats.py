@@ -12,7 +12,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -206,15 +206,23 @@ def _opened(source: Path | bytes, origin: Path | str) -> Iterator[Image.Image]:
         yield image
 
 
-def decode_image(source: Path | bytes, channels: int, origin: str = "image") -> Pixels:
+def decode_image(source: Path | bytes | Image.Image, channels: int, origin: str = "image") -> Pixels:
     """One PNG, JPEG, WebP or BMP -> (channels, H, W), upright as its EXIF note says. `origin` names mere bytes."""
+    if isinstance(source, Image.Image):
+        with _decoding(origin, "cannot be read"):
+            return _pixels(source.copy(), channels)
     with _opened(source, source if isinstance(source, Path) else origin) as image:
-        ImageOps.exif_transpose(image, in_place=True)
-        if image.mode.startswith("I"):  # 16 bits a pixel: Pillow's own conversion would clip, not scale
-            grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
-            return np.repeat(grey[None], channels, axis=0)
-        pixels = np.array(_on_white(image, "L" if channels == 1 else "RGB"), np.uint8)
-        return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        return _pixels(image, channels)
+
+
+def _pixels(image: Image.Image, channels: int) -> Pixels:
+    """An image that may be changed -> (channels, H, W)."""
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I"):  # 16 bits a pixel: Pillow's own conversion would clip, not scale
+        grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+        return np.repeat(grey[None], channels, axis=0)
+    pixels = np.array(_on_white(image, "L" if channels == 1 else "RGB"), np.uint8)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def _is_grey(path: Path) -> bool:
@@ -287,28 +295,35 @@ def _class_files(folder: Path) -> tuple[dict[str, tuple[Path, ...]], list[LeftOu
     return classes, left_out
 
 
-def _check_classes(train: dict[str, Any], test: dict[str, Any], train_at: Path, test_at: Path) -> None:
-    for classes, others, at in ((test, train, train_at), (train, test, test_at)):
-        if extra := sorted(set(classes) - set(others)):
+def _check_classes(
+    train: dict[str, Any], test: dict[str, Any], train_at: Path, test_at: Path, known: Sequence[str] = ()
+) -> None:
+    for classes, others, at in ((test, {*train, *known}, train_at), (train, set(test), test_at)):
+        if extra := sorted(set(classes) - others):
             raise broken(at, f"has no class {extra[0]!r}", f"{train_at.name}/ and {test_at.name}/ need the same")
 
 
-def read_image_folder(train_at: Path, test_at: Path | None) -> RawSet:
-    """Class folders of images under each folder; 1 channel where every image is grey, else 3."""
+def read_image_folder(train_at: Path, test_at: Path | None, *, known: Sequence[str] = ()) -> RawSet:
+    """Class folders of images under each folder; 1 channel where every image is grey, else 3.
+
+    The test folder may hold `known` classes too, which no training image has.
+    """
     train, left_out = _class_files(train_at)
     test: dict[str, tuple[Path, ...]] = {}
     if test_at:
         test, more = _class_files(test_at)
         left_out += more
-        _check_classes(train, test, train_at, test_at)
+        _check_classes(train, test, train_at, test_at, known)
+    names = tuple(dict.fromkeys((*train, *test)))
     every = [path for part in (train, test) for files in part.values() for path in files]
     channels = 1 if all(_is_grey(path) for path in every) else 3  # stops at the first coloured one
 
     def part(files: dict[str, tuple[Path, ...]]) -> Raw:
-        labels = np.repeat(np.arange(len(train), dtype=np.int64), [len(files[name]) for name in train])
-        return Raw(ImageFiles(tuple(path for name in train for path in files[name]), channels, decode_image), labels)
+        labels = np.repeat(np.arange(len(names), dtype=np.int64), [len(files.get(name, ())) for name in names])
+        paths = tuple(path for name in names for path in files.get(name, ()))
+        return Raw(ImageFiles(paths, channels, decode_image), labels)
 
-    return RawSet(part(train), part(test) if test_at else None, tuple(train), tuple(left_out))
+    return RawSet(part(train), part(test) if test_at else None, names, tuple(left_out))
 
 
 def find_parts(folder: Path) -> tuple[Path, Path | None]:
@@ -321,10 +336,10 @@ def find_parts(folder: Path) -> tuple[Path, Path | None]:
     return train, next((test for test in tests if os.path.isdir(test)), None)
 
 
-def read_own_folder(folder: Path) -> RawSet:
+def read_own_folder(folder: Path, *, known: Sequence[str] = ()) -> RawSet:
     """A folder of the user's own, in either layout of `find_parts`; what lies beside train/ is left out."""
     train, test = find_parts(folder)
-    raw = read_image_folder(train, test)
+    raw = read_image_folder(train, test, known=known)
     if train == folder:
         return raw
     # a set may well have a class that is called "train": whoever has one must see where the others went
@@ -367,8 +382,14 @@ def _npz_labels(array: npt.NDArray[Any], path: Path, key: str) -> Labels:
     return array.astype(np.int64)
 
 
-def read_npz(path: Path) -> RawSet:
-    """`images` + `labels` (or `train_images` + `train_labels`), optionally `test_images` + `test_labels`."""
+NPZ_ARRAYS = ("images", "labels", "train_images", "train_labels", "test_images", "test_labels", "class_names")
+
+
+def npz_set(path: Path) -> tuple[Raw, Raw | None, tuple[str, ...]]:
+    """`images` + `labels` (or `train_images` + `train_labels`), optionally `test_images` + `test_labels`.
+
+    Labels as they stand there, any whole numbers; with their names where the file has `class_names`, one a number.
+    """
     arrays: dict[str, npt.NDArray[Any]] = {}
     remedy = "write it with numpy.savez(path, images=..., labels=...)"
     with _decoding(path, "no readable .npz file", remedy), path.open("rb") as file:
@@ -376,7 +397,7 @@ def read_npz(path: Path) -> RawSet:
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise broken(path, "a single array, no .npz file", remedy)
         with loaded:
-            for key in ("images", "labels", "train_images", "train_labels", "test_images", "test_labels"):
+            for key in NPZ_ARRAYS:
                 if key in loaded.files:
                     arrays[key] = loaded[key]
                     if not isinstance(arrays[key], np.ndarray):
@@ -395,10 +416,26 @@ def read_npz(path: Path) -> RawSet:
         return _paired(images, labels, f"{path}: {p}images", f"{p}labels")
 
     train, test = part(prefix), part("test_") if with_test else None
+    if test and test.channels != train.channels:
+        what = f"{train.channels} channels for training, {test.channels} for test"
+        raise broken(path, what, "make them equal")
+    return train, test, _npz_names(arrays.get("class_names"), path)
+
+
+def _npz_names(array: npt.NDArray[Any] | None, path: Path) -> tuple[str, ...]:
+    if array is None:
+        return ()
+    if array.ndim != 1 or array.dtype.kind not in "US":
+        raise broken(path, f"class_names is {array.dtype} {array.shape}", "it must be a list of texts, one a label")
+    return tuple(map(str, array.astype(str)))
+
+
+def read_npz(path: Path) -> RawSet:
+    """Labels 0..n-1, every number present, in both parts."""
+    train, test, names = npz_set(path)
     classes = check_labels(train.labels, path)
     if test:
         check_labels(test.labels, f"{path}: test_labels", classes)
-        if test.channels != train.channels:
-            what = f"{train.channels} channels for training, {test.channels} for test"
-            raise broken(path, what, "make them equal")
-    return RawSet(train, test, tuple(map(str, range(classes))))
+    if names and len(names) != classes:
+        raise broken(path, f"has {len(names)} class_names for {classes} classes", "name each of them once")
+    return RawSet(train, test, names or tuple(map(str, range(classes))))

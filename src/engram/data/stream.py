@@ -23,13 +23,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engram.data.datasets import Dataset, Split
+from engram.data.datasets import Dataset, Split, held_out
+from engram.data.examples import Examples
 from engram.errors import ConfigError, StrictnessError, unknown
 from engram.seeding import generator
 
 
 class Task:
-    """The training images of some classes that no earlier task had, while they may be read."""
+    """The training images of some classes, new ones or known ones, while they may be read.
+
+    >>> from engram import ClassStream, load_dataset
+    >>> task = next(ClassStream(load_dataset("digits"), order=["3", "5"]))
+    >>> task, task.images.shape
+    (Task(0, classes=(3,), 147 images), torch.Size([147, 1, 32, 32]))
+    """
 
     def __init__(
         self,
@@ -39,20 +46,29 @@ class Task:
         images: torch.Tensor,
         targets: torch.Tensor,
         names: tuple[str, ...],
+        *,
+        class_indices: Sequence[int] | None = None,
+        validation: Examples | None = None,
     ) -> None:
         self.index = index
         """0 for the first task."""
         self.classes = classes
-        """The data set's numbers of the classes that are new in this task."""
+        """The data set's numbers of the classes that this task brings images of."""
         self.seen = seen
         """All classes up to and including this task, in order of appearance: the places of the answer."""
         self.class_names = names
         """Names of `classes`, for people."""
+        last = range(len(seen) - len(classes), len(seen))
+        self.class_indices = tuple(last if class_indices is None else class_indices)
+        """Places of `classes` in the answer: the last ones, unless the task brings more of classes known before."""
+        assert len(set(self.class_indices)) == len(classes), (self.class_indices, classes)
+        assert all(0 <= place < len(seen) for place in self.class_indices), (self.class_indices, seen)
         _, channels, height, width = images.shape
         self.shape: tuple[int, int, int] = (channels, height, width)
         """(C, H, W) of every image."""
         self._images: torch.Tensor | None = images
         self._targets: torch.Tensor | None = targets
+        self._validation = validation
 
     @property
     def images(self) -> torch.Tensor:
@@ -70,9 +86,10 @@ class Task:
         return torch.tensor(self.seen)[self.targets]
 
     @property
-    def class_indices(self) -> range:
-        """The new classes' places in the answer."""
-        return range(len(self.seen) - len(self.classes), len(self.seen))
+    def validation(self) -> Examples | None:
+        """Images that are kept out of the training; None where none are. Not for a learner."""
+        self._open(self._targets)
+        return self._validation
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -90,7 +107,7 @@ class Task:
         return tensor
 
     def _close(self) -> None:
-        self._images = self._targets = None
+        self._images = self._targets = self._validation = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,18 @@ class _TaskArrays:
 
     images: npt.NDArray[np.uint8]
     targets: npt.NDArray[np.int64]
+
+    def rows(self, mask: npt.NDArray[np.bool_]) -> _TaskArrays:
+        """Copies of some."""
+        return _TaskArrays(self.images[mask], self.targets[mask])
+
+    def examples(self) -> Examples:
+        """As tensors that show the same memory."""
+        return Examples(torch.from_numpy(self.images), torch.from_numpy(self.targets))
+
+    def weak(self) -> list[weakref.ref[Any]]:
+        """To see whether somebody still holds them."""
+        return [weakref.ref(self.images), weakref.ref(self.targets)]
 
 
 class ClassStream:
@@ -113,8 +142,17 @@ class ClassStream:
         first_task: how many the first one brings; `classes_per_task` unless given.
         order: classes in order of appearance, by name or number; may leave classes out.
         order_seed: shuffles the classes instead; without both, classes come in their own order.
+        known: classes learned before this stream begins, in order of appearance; `order` may name some of them again.
+        start: index of the first task, where tasks came before.
+        validation: share of each class that is kept out of the training and stands in `Task.validation`.
         cumulative: every task brings the images of all classes so far. This is *not* the strict protocol: it is
             for joint training, the upper bound, and nothing else.
+
+    >>> from engram import ClassStream, load_dataset
+    >>> for task in ClassStream(load_dataset("digits"), 2, order=["3", "5", "8"]):
+    ...     print(task, task.seen)
+    Task(0, classes=(3, 5), 293 images) (3, 5)
+    Task(1, classes=(8,), 140 images) (3, 5, 8)
     """
 
     def __init__(
@@ -125,21 +163,29 @@ class ClassStream:
         first_task: int | None = None,
         order: Sequence[str | int] | None = None,
         order_seed: int | None = None,
+        known: Sequence[int] = (),
+        start: int = 0,
+        validation: float = 0.0,
         cumulative: bool = False,
     ) -> None:
         if order is not None and order_seed is not None:
             raise ConfigError("give a class order or an order seed, not both")
         chosen = class_order(dataset.class_names, order=order, order_seed=order_seed)
+        self.dataset = dataset
+        """Its test part, for the experiment's loop; the training part is taken out of it."""
+        self.classes_per_task, self.first_task = classes_per_task, first_task
         self.tasks = partition(chosen, classes_per_task, first_task)
         """The classes of every task. For the experiment's loop; learners never see it."""
         self.order = chosen
-        self.cumulative = cumulative
+        self.known, self.start, self.validation, self.cumulative = tuple(known), start, validation, cumulative
         self.class_names = dataset.class_names
         self._next = 0
         self._walked = False
         self._current: Task | None = None
         self._owners: list[weakref.ref[Any]] = []
-        self._by_task = _cut(dataset.take_train(), self.tasks)
+        places = dict.fromkeys((*self.known, *chosen))  # in order of appearance
+        self._places = {number: place for place, number in enumerate(places)}
+        self._by_task = _cut(dataset.take_train(), self.tasks, self._places)
         sizes = [len(arrays.targets) for arrays in self._by_task.values()]
         self.sizes = list(itertools.accumulate(sizes)) if cumulative else sizes
         """How many images each task brings."""
@@ -156,6 +202,22 @@ class ClassStream:
                 del self._by_task[passed]
         self._next = index
 
+    def images_of(self, place: int) -> npt.NDArray[np.uint8]:
+        """(N, C, H, W): all images of a task that has not begun, for whoever must note them down before it does.
+
+        The stream's own memory: whoever still holds it when the task is over stops the run.
+        """
+        return self._by_task[place].images
+
+    def hand_over(self) -> Split:
+        """All its training images, with the data set's numbers, instead of walking it; it is empty then."""
+        iter(self)
+        self._next, arrays = len(self.tasks), [self._by_task.pop(n) for n in list(self._by_task)]
+        numbers = torch.tensor(list(self._places))
+        images = np.concatenate([some.images for some in arrays])
+        targets = np.concatenate([some.targets for some in arrays])
+        return Split(torch.from_numpy(images), numbers[torch.from_numpy(targets)])
+
     def __iter__(self) -> Iterator[Task]:
         if self._walked:
             raise StrictnessError("a stream can be walked once: its past tasks are gone; load the data set anew")
@@ -168,18 +230,22 @@ class ClassStream:
         if self._next >= len(self.tasks):
             raise StopIteration
         arrays = self._take_arrays()
+        arrays, kept_out = self._split(arrays)
         classes = self.tasks[self._next]
+        so_far = (c for task in self.tasks[: self._next + 1] for c in task)
         self._current = Task(
-            index=self._next,
+            index=self.start + self._next,
             classes=classes,
-            seen=tuple(c for task in self.tasks[: self._next + 1] for c in task),
+            seen=tuple(dict.fromkeys((*self.known, *so_far))),
             images=torch.from_numpy(arrays.images),
             targets=torch.from_numpy(arrays.targets),
             names=tuple(self.class_names[c] for c in classes),
+            class_indices=[self._places[c] for c in classes],
+            validation=kept_out.examples() if kept_out else None,
         )
         # torch.from_numpy keeps its array alive as long as any view of it lives, so a dead weak reference to the
         # array means that nobody holds the pixels
-        self._owners = [weakref.ref(arrays.images), weakref.ref(arrays.targets)]
+        self._owners = [*arrays.weak(), *(kept_out.weak() if kept_out else [])]
         self._next += 1
         return self._current
 
@@ -195,6 +261,11 @@ class ClassStream:
                 f"task {task.index + 1} is over, but its images or targets are still held by somebody (a tensor kept "
                 "in the learner?); drop every reference, or copy the few that a relaxed setting allows"
             )
+
+    def _split(self, arrays: _TaskArrays) -> tuple[_TaskArrays, _TaskArrays | None]:
+        """What is learned from, and what is kept out of it. A class of one image has none to keep out."""
+        mask = held_out(arrays.targets, self.validation) if self.validation else np.zeros(0, bool)
+        return (arrays.rows(~mask), arrays.rows(mask)) if mask.any() else (arrays, None)
 
     def _take_arrays(self) -> _TaskArrays:
         if not self.cumulative:
@@ -258,11 +329,11 @@ def partition(
     return tuple(tuple(order[a:b]) for a, b in zip(starts, ends, strict=True))
 
 
-def _cut(train: Split, tasks: tuple[tuple[int, ...], ...]) -> dict[int, _TaskArrays]:
+def _cut(train: Split, tasks: tuple[tuple[int, ...], ...], places: dict[int, int]) -> dict[int, _TaskArrays]:
     """Copy the training images task by task, each into memory of its own; labels become class indices."""
     images, labels = train.images.numpy(), train.labels.numpy()
-    class_index = np.full(int(labels.max()) + 1, -1, np.int64)
-    class_index[np.array([c for task in tasks for c in task])] = np.arange(sum(map(len, tasks)))
+    class_index = np.full(max(int(labels.max()), *places) + 1, -1, np.int64)
+    class_index[list(places)] = list(places.values())
     by_task = {}
     for index, classes in enumerate(tasks):
         rows = np.flatnonzero(np.isin(labels, classes))

@@ -38,7 +38,13 @@ class SecondAnswer:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Counts over the test images of all classes seen, in order of appearance."""
+    """Counts over the test images of all classes seen, in order of appearance.
+
+    >>> from engram import Evaluation
+    >>> result = Evaluation(classes=(3, 5), confusion=[[8, 2], [0, 10]], top5_hits=[10, 10])
+    >>> result.accuracy
+    0.9
+    """
 
     classes: tuple[int, ...]
     confusion: list[list[int]]
@@ -76,10 +82,23 @@ class Evaluation:
 
 
 @torch.inference_mode()
-def evaluate(learner: Answers, dataset: Dataset, seen: Sequence[int]) -> Evaluation:
-    """Ask the learner for every test image of the classes seen so far, without any task label."""
+def evaluate(learner: Answers, dataset: Dataset, seen: Sequence[int], *, partly: bool = False) -> Evaluation:
+    """Ask the learner for every test image of the classes seen so far, without any task label.
+
+    `partly`: some of them may have none, as where the images of earlier classes are deleted.
+
+    >>> from engram import ClassStream, build, evaluate, load_dataset
+    >>> digits = load_dataset("digits")
+    >>> learner = build("finetune", digits, settings={"classifier.epochs": 1})
+    >>> for task in ClassStream(digits, order=["3", "5"]):
+    ...     learner.learn(task)
+    ...     print(evaluate(learner, digits, task.seen).classes)
+    (3,)
+    (3, 5)
+    """
     seen = tuple(seen)
-    require_test_images(dataset, seen)
+    if not partly:
+        require_test_images(dataset, seen)
     size = len(seen)
     class_index = torch.full((len(dataset.class_names),), -1)
     class_index[list(seen)] = torch.arange(size)

@@ -22,13 +22,13 @@ def micro(confusion: Counts) -> float:
     return sum(row[i] for i, row in enumerate(confusion)) / total
 
 
-def per_class(confusion: Counts) -> list[float]:
-    """The accuracy of every class.
+def per_class(confusion: Counts) -> list[float | None]:
+    """The accuracy of every class; None for one without images.
 
-    >>> per_class([[8, 2], [0, 30]])
-    [0.8, 1.0]
+    >>> per_class([[8, 2, 0], [0, 30, 0], [0, 0, 0]])
+    [0.8, 1.0, None]
     """
-    return [row[i] / sum(row) for i, row in enumerate(confusion)]
+    return [row[i] / sum(row) if any(row) else None for i, row in enumerate(confusion)]
 
 
 def macro(confusion: Counts) -> float:
@@ -37,7 +37,7 @@ def macro(confusion: Counts) -> float:
     >>> macro([[8, 2], [0, 30]])
     0.9
     """
-    return mean(per_class(confusion))
+    return mean([share for share in per_class(confusion) if share is not None])
 
 
 def top_k(hits: Sequence[int], counts: Sequence[int]) -> float:

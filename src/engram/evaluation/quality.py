@@ -9,6 +9,7 @@ Real images of past classes are gone, so no figure of theirs needs one.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -43,8 +44,14 @@ class Quality:
         return {name: [_short(value) for value in values] for name, values in vars(self).items()}
 
 
-def replay_quality(learner: DrawsAndAnswers, task: Task, *, generator: torch.Generator) -> Quality:
-    """Judge drawings of every class seen, those of the task's own classes against its images."""
+def replay_quality(
+    learner: DrawsAndAnswers, task: Task, *, generator: torch.Generator, known: Collection[int] = ()
+) -> Quality:
+    """Judge drawings of every class seen, those of the task's own classes against its images.
+
+    `known`: classes that were known before the task. Their drawings also show earlier images, which are gone: how many
+    lie among the real ones cannot be said.
+    """
     recognised: list[float] = []
     precision: list[float | None] = []
     recall: list[float | None] = []
@@ -56,7 +63,8 @@ def replay_quality(learner: DrawsAndAnswers, task: Task, *, generator: torch.Gen
             real = task.images[torch.nonzero(task.targets == class_index).squeeze(1)]
             real = real[:: -(-len(real) // DRAWINGS)]  # as many as are drawn, evenly over the task
             real_features, drawn_features = learner.features(real), learner.features(drawn)
-            near, reached = coverage(real_features, drawn_features), coverage(drawn_features, real_features)
+            near = None if class_index in known else coverage(real_features, drawn_features)
+            reached = coverage(drawn_features, real_features)
         precision.append(near)
         recall.append(reached)
     return Quality(recognised, precision, recall)

@@ -44,7 +44,7 @@ class Checkpoint:
 def save(folder: Path, state: State, meta: dict[str, Any]) -> None:
     """Replace the folder's checkpoint. On any error the one before stays whole."""
     tensors: dict[str, torch.Tensor] = {}
-    tree = _lift(state, "", tensors)
+    tree = lift(state, "", tensors)
     payload = to_bytes(tensors)
     number = 1 + max((_number(p) for p in _tensor_files(folder)), default=0)
     name = f"checkpoint-{number}.safetensors"
@@ -87,7 +87,7 @@ def load(folder: Path) -> Checkpoint | None:
         raise _damaged(file, "its contents do not match their checksum")
     try:
         tensors = from_bytes(payload)
-        return Checkpoint(_lower(body["tree"], tensors), body["meta"])
+        return Checkpoint(lower(body["tree"], tensors), body["meta"])
     except (safetensors.SafetensorError, KeyError) as error:
         raise _damaged(file, str(error)) from error
 
@@ -95,7 +95,7 @@ def load(folder: Path) -> Checkpoint | None:
 def fingerprint(state: State) -> str:
     """A SHA-256 over every tensor's bits, shape and place in the tree, and over all plain values."""
     tensors: dict[str, torch.Tensor] = {}
-    tree = _lift(state, "", tensors)
+    tree = lift(state, "", tensors)
     digest = hashlib.sha256(json.dumps(tree, sort_keys=True).encode())
     for key in sorted(tensors):
         digest.update(f"{key} {tensors[key].dtype} {tuple(tensors[key].shape)}".encode())
@@ -103,22 +103,23 @@ def fingerprint(state: State) -> str:
     return digest.hexdigest()
 
 
-def _lift(node: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+def lift(node: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """Move the tensors of a tree into `tensors`; a marker stays where each one was."""
     if isinstance(node, torch.Tensor):
         # one copy at most, on the CPU and in plain order: safetensors knows neither devices nor strides
         tensors[path] = node.detach().to("cpu", copy=False).contiguous().clone()
         return {"$tensor": path}
     if isinstance(node, dict):
-        return {key: _lift(value, f"{path}/{key}", tensors) for key, value in node.items()}
+        return {key: lift(value, f"{path}/{key}", tensors) for key, value in node.items()}
     return node
 
 
-def _lower(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def lower(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """Put the tensors back where `lift` took them from."""
     if isinstance(node, dict):
         if set(node) == {"$tensor"}:
             return tensors[node["$tensor"]]
-        return {key: _lower(value, tensors) for key, value in node.items()}
+        return {key: lower(value, tensors) for key, value in node.items()}
     return node
 
 

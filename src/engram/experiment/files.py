@@ -35,12 +35,17 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        move(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file that is safely on disc, within one file system; what was there before is replaced."""
+    source.replace(target)
+    _sync_folder(target.parent)
 
 
 def write_json(path: Path, value: Any) -> None:

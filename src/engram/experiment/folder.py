@@ -122,12 +122,11 @@ def note_environment(folder: Path, device: torch.device) -> list[str]:
     return _differences(starts[0], here) if starts else []
 
 
-def moved(folder: Path, device: torch.device) -> list[str]:
-    """What has changed since the run's last start that may change bits; nothing where nobody can tell."""
+def environment_of(folder: Path) -> dict[str, Any]:
+    """Where the run's last start computed; nothing where nobody noted it."""
     path = folder / ENVIRONMENT
     starts = read_json(path) if path.exists() else []
-    known = isinstance(starts, list) and starts and isinstance(starts[-1], dict)
-    return _differences(starts[-1], environment(device)) if known else []
+    return starts[-1] if isinstance(starts, list) and starts and isinstance(starts[-1], dict) else {}
 
 
 def _differences(before: dict[str, Any], here: dict[str, Any]) -> list[str]:

@@ -19,7 +19,8 @@ def prepare(runtime: RuntimeSettings) -> torch.device:
     flush_denormals()
     here = distributed.launched()
     torch.set_num_threads(runtime.threads or default_threads(here))
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # as `use_deterministic_algorithms(True, warn_only=True)`, which imports torch's compiler: a third of the start
+    torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     wanted = runtime.device

@@ -32,7 +32,7 @@ class Display:
         pass
 
     def begin(
-        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: list[str]
+        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: Sequence[str]
     ) -> None:
         """The run starts, or goes on after `done` tasks; `images` per task measure the work."""
 
@@ -87,7 +87,7 @@ class ConsoleDisplay(Display):
         self.bar.stop()
 
     def begin(
-        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: list[str]
+        self, config: Config, images: Sequence[int], done: int, evaluations: list[Record], notes: Sequence[str]
     ) -> None:
         """The run starts, or goes on after `done` tasks."""
         self.images = images
@@ -123,12 +123,12 @@ class ConsoleDisplay(Display):
         due = not self.console.is_terminal and now - self.last_line >= QUIET_SECONDS
         if self.verbose or due:
             self.last_line = now
-            place = f"task {record['task'] + 1}/{len(self.images)}  epoch {record['epoch'] + 1}"
+            place = f"task {self.index + 1}/{len(self.images)}  epoch {record['epoch'] + 1}"
             self._line("  ".join([place, *self.losses]))
 
     def done(self, evaluation: Record, seconds: float) -> None:
         """A task is done."""
-        self.index = evaluation["task"] + 1
+        self.index += 1
         self.epochs = ""
         self._update(0.0)
         self.last_line = time.monotonic()
@@ -225,7 +225,7 @@ def accuracy_table(records: Sequence[Record]) -> Table:
             f"{100 * record['accuracy']:.2f}",
             f"{100 * record['macro']:.2f}",
             "-" if record["top5"] is None else f"{100 * record['top5']:.2f}",
-            f"{100 * record['forgetting']:.2f}",
+            "-" if record["forgetting"] is None else f"{100 * record['forgetting']:.2f}",
             f"{seconds.get(record['task'], 0.0):.1f}",
         )
     return table

@@ -72,6 +72,17 @@ class Unwritten:
         pass
 
 
+class Remembered(Unwritten):
+    """In the place of a writer where nothing is written: the records stay in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[Record] = []
+
+    def append(self, kind: str, **fields: Any) -> Record:
+        self.lines.append(super().append(kind, **fields))
+        return self.lines[-1]
+
+
 def read_records(folder: Path) -> Iterator[Record]:
     """All whole records of a run folder. A torn last line, left by a killed process, is passed over."""
     path = folder / NAME

@@ -35,8 +35,13 @@ def sample_images(
     for start in range(0, count, batch_size):
         rows = slice(start, min(start + batch_size, count))
         z = torch.randn(rows.stop - start, latent_dim, generator=generator)
-        out[rows] = draw(z.to(device), rows).add_(1).mul_(127.5).round_().to(torch.uint8).cpu()
+        out[rows] = in_grey_levels(draw(z.to(device), rows)).cpu()
     return out
+
+
+def in_grey_levels(images: Tensor) -> Tensor:
+    """[-1, 1] -> uint8 0 … 255; the images are overwritten."""
+    return images.add_(1).mul_(127.5).round_().to(torch.uint8)
 
 
 def batch_that_fits(graph: Graph, units: Sequence[int], device: torch.device) -> int:

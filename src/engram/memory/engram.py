@@ -3,10 +3,12 @@
     trained task ──consolidate──> Engram: binary masks (bits), folded normalisation, head, fingerprints
     Engram + shared weights ──extract──> one small plain network per class ──> images
 
-An engram never changes. The shared weights do, but only where no engram's mask is open. Two hashes a class check that:
+An engram never changes. The shared weights do, but only where no engram's mask is open. Three things a class check that
+(retention.py):
 
-    content       over the stored bits that the class depends on, before any arithmetic: the same on every machine
-    fingerprint   over its images for fixed noise: identical to the bit on one kind of machine
+    content       a hash of the stored bits that the class depends on, before any arithmetic: the same on every machine
+    fingerprint   a hash of its images for fixed noise: identical to the bit on one kind of machine
+    references    the first of those images: how far today's drawings are from them, on any machine
 
 A mask of an earlier, smaller network computes with the leading block of today's weight, in the shapes of that time.
 Multiplying the rest by 0 would be the same sum on paper, but the order of a floating-point sum depends on its length,
@@ -24,21 +26,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from engram.context import Shape
-from engram.gan.sampling import SAMPLE_BATCH, batch_that_fits, sample_images
+from engram.gan.sampling import SAMPLE_BATCH, batch_that_fits
 from engram.masking.growth import leading_block
 from engram.masking.masks import IN_AXIS, OUT_AXIS, Layout, Variant, pack_bits, unpack_bits
+from engram.memory.class_generator import ClassGenerator, fingerprint, reference_drawings
 from engram.nets.architectures import graph_of
-from engram.nets.graph import Graph, run_graph
+from engram.nets.graph import Graph
 from engram.nets.masked_generator import EPSILON, ClassNorm, MaskedGenerator
 from engram.nets.reachability import reachable_units
 from engram.nets.subnetwork import Subnetwork
 from engram.ops.batch_norm import Moments
-from engram.seeding import generator as named_generator
-
-FINGERPRINT_IMAGES = 8
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,10 @@ class Engram:
     """Per class, a hash of the stored bits that it depends on."""
     fingerprints: tuple[str, ...] = ()
     """Per class, a hash of its images for fixed noise."""
+    noise_names: tuple[int, ...] = ()
+    """Per class, the name of that noise: its place when it was learned. Places move when a class is forgotten."""
+    references: tuple[Tensor, ...] = ()
+    """Per class (2, C, H, W) uint8, the first of those images; none from a version that did not store them."""
 
     @property
     def graph(self) -> Graph:
@@ -77,49 +79,6 @@ class Engram:
         units = (self.latent_dim, *self.units)
         shapes = [self.graph.mask_shape(number, units, self.variant) for number in range(len(self.masks))]
         return [unpack_bits(bits, shape) for bits, shape in zip(self.masks, shapes, strict=True)]
-
-
-@dataclass(frozen=True)
-class ClassGenerator:
-    """A plain generator of one class: unreachable units dropped, normalisation folded into weights and biases.
-
-    It cannot be folded where a shortcut reads the node as it is: there it stands in `norms`.
-    """
-
-    graph: Graph
-    weights: tuple[Tensor, ...]
-    biases: tuple[Tensor | None, ...]
-    norms: tuple[tuple[Tensor, Tensor] | None, ...]
-    head: Tensor
-    bias: Tensor
-
-    @property
-    def latent_dim(self) -> int:
-        """Length of the noise vector."""
-        return self.weights[0].shape[IN_AXIS[self.graph.edges[0].operation.layout]]
-
-    @property
-    def units(self) -> list[int]:
-        """Of each node."""
-        edges = [self.graph.incoming[node][0] for node in range(1, self.graph.nodes + 1)]
-        return [self.weights[n].shape[OUT_AXIS[self.graph.edges[n].operation.layout]] for n in edges]
-
-    @property
-    def shape(self) -> Shape:
-        """Of an image."""
-        return len(self.bias), self.graph.image_size, self.graph.image_size
-
-    def __call__(self, z: Tensor) -> Tensor:
-        """(B, latent_dim) -> (B, C, H, W) in [-1, 1]."""
-
-        def activate(node: int, total: Tensor) -> Tensor:
-            norm = self.norms[node - 1]
-            if norm is not None:
-                scale, shift = norm
-                total = torch.addcmul(shift[:, None, None], total, scale[:, None, None])
-            return F.relu_(total)
-
-        return run_graph(self.graph, z, self.weights, activate, (self.head, self.bias), biases=self.biases)
 
 
 @torch.no_grad()
@@ -169,11 +128,13 @@ def consolidate(
         bias=own.bias.detach().cpu().clone(),
     )
     weights = shared_weights(net)
-    prints = zip(extract(engram, weights), engram.class_indices, strict=True)
+    named = list(zip(extract(engram, weights), class_indices, strict=True))
     return replace(
         engram,
         contents=tuple(content_hashes(engram, weights)),
-        fingerprints=tuple(fingerprint(net, index) for net, index in prints),
+        fingerprints=tuple(fingerprint(net, name) for net, name in named),
+        noise_names=tuple(class_indices),
+        references=tuple(reference_drawings(net, name) for net, name in named),
     )
 
 
@@ -261,36 +222,14 @@ def _ready(weight: Tensor, device: torch.device) -> Tensor:
     return weight.contiguous(memory_format=torch.channels_last).to(device)
 
 
-@torch.inference_mode()
-def fingerprint(net: ClassGenerator, class_index: int) -> str:
-    """A hash of the images that a class gives for noise that never changes."""
-    z = torch.randn(FINGERPRINT_IMAGES, net.latent_dim, generator=named_generator(0, "fingerprint", class_index))
-    images = net(z.to(net.head.device)).cpu().contiguous()
-    return hashlib.sha256(images.numpy().tobytes()).hexdigest()
-
-
-def sample(net: ClassGenerator, count: int, *, generator: torch.Generator) -> Tensor:
-    """(count, C, H, W) uint8 images of one class."""
-    device = net.head.device
-    return sample_images(
-        lambda z, _: net(z),
-        count,
-        net.shape,
-        latent_dim=net.latent_dim,
-        batch_size=batch_that_fits(net.graph, net.units, device),
-        device=device,
-        generator=generator,
-    )
-
-
 PLAIN = ("architecture", "image_size", "class_indices", "latent_dim", "units", "variant", "contents", "fingerprints")
 TENSORS = ("masks", "scales", "shifts")
 
 
 def engram_state(engram: Engram) -> dict[str, Any]:
     """For a checkpoint."""
-    plain = {name: getattr(engram, name) for name in PLAIN}
-    tensors = {name: {str(n): tensor for n, tensor in enumerate(getattr(engram, name))} for name in TENSORS}
+    plain = {name: getattr(engram, name) for name in (*PLAIN, "noise_names")}
+    tensors = {name: _numbered(getattr(engram, name)) for name in (*TENSORS, "references")}
     return {
         "plain": {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()},
         **tensors,
@@ -300,7 +239,13 @@ def engram_state(engram: Engram) -> dict[str, Any]:
 
 
 def engram_of(saved: dict[str, Any]) -> Engram:
-    """Back from a checkpoint."""
+    """Back from a checkpoint; those of version 0.2 name no noise and have no references."""
+    plain = {"noise_names": saved["plain"]["class_indices"], **saved["plain"]}
     values: dict[str, Any] = {name: tuple(saved[name].values()) for name in TENSORS}
-    values |= {name: tuple(value) if isinstance(value, list) else value for name, value in saved["plain"].items()}
-    return Engram(**values, head=saved["head"], bias=saved["bias"])
+    values |= {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    references = tuple(saved.get("references", {}).values())
+    return Engram(**values, references=references, head=saved["head"], bias=saved["bias"])
+
+
+def _numbered(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    return {str(number): tensor for number, tensor in enumerate(tensors)}

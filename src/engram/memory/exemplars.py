@@ -47,6 +47,19 @@ class Exemplars:
         """Keep copies: the task's own memory closes with the task."""
         self.images[class_index] = images.clone()
 
+    def mix(self, class_index: int, images: Tensor, *, share: float) -> None:
+        """New images of a class that is stored take a share of its places; each kind is spread over all of them."""
+        known = self.images[class_index]
+        new = min(len(images), round(share * len(known)))
+        kinds = [known[: len(known) - new], images[:new]]
+        ranks = torch.cat([(torch.arange(len(kind)) + 0.5) / max(1, len(kind)) for kind in kinds])
+        self.images[class_index] = torch.cat(kinds)[ranks.argsort(stable=True)]
+
+    def forget(self, class_index: int) -> None:
+        """Drop the images of a class, if there are any; the classes behind it move up by a place."""
+        others = {place: kept for place, kept in self.images.items() if place != class_index}
+        self.images = {place - (place > class_index): kept for place, kept in others.items()}
+
     def shrink(self, per_class: int) -> None:
         """Keep the first `per_class` of every class; the rest is gone."""
         self.images = {class_index: kept[:per_class].clone() for class_index, kept in self.images.items()}

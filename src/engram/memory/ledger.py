@@ -15,10 +15,11 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def ledger(net: MaskedGenerator, engrams: Sequence[Engram]) -> dict[str, int]:
-    """Bytes of the shared weights, and of all engrams' packed masks, heads and normalisation."""
+    """Bytes of the shared weights, and of all engrams' packed masks, heads, normalisation and reference drawings."""
     return {
         "weights": _bytes(layer.weight for layer in net.plastic),
         "masks": _bytes(mask for engram in engrams for mask in engram.masks),
         "heads": _bytes(part for engram in engrams for part in (engram.head, engram.bias)),
         "normalisation": _bytes(part for engram in engrams for part in (*engram.scales, *engram.shifts)),
+        "references": _bytes(drawings for engram in engrams for drawings in engram.references),
     }

@@ -11,12 +11,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.config import MethodSettings
 from engram.context import Context
 from engram.data.examples import Examples
 from engram.data.stream import Task
+from engram.methods.answering import classifier_answer
 from engram.methods.classifier import Classifier
 from engram.methods.learner import SILENT, Method, Observer, State
 
@@ -37,6 +38,10 @@ class PlainLearner:
     def scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes seen)."""
         return self.classifier.scores(images)
+
+    def answer_net(self) -> nn.Module:
+        """The classifier: (B, C, H, W) in [-1, 1] -> (B, classes seen)."""
+        return classifier_answer(self.classifier)
 
     def state(self) -> State:
         """For a checkpoint, in the middle of a task too."""

@@ -38,7 +38,15 @@ class Classifier:
         self.ctx = ctx
         self.progress = Progress()
         self.net = self._fresh(0)
-        self.optimiser = self._optimiser()
+        self._optimiser: torch.optim.Optimizer | None = None
+
+    @property
+    def optimiser(self) -> torch.optim.Optimizer:
+        """Of the task; made where it is first needed, as it brings torch's compiler: a second for whoever only asks."""
+        if self._optimiser is None:
+            rate = self.ctx.classifier.learning_rate
+            self._optimiser = torch.optim.AdamW(self.net.parameters(), lr=rate, weight_decay=0.0, fused=True)
+        return self._optimiser
 
     @property
     def classes(self) -> int:
@@ -53,7 +61,7 @@ class Classifier:
         if new:
             self._head.grow(new, generator=generator(self.ctx.seed, "head", task))
         settings = self.ctx.classifier
-        self.optimiser = self._optimiser()
+        self._optimiser = None
         self.progress = Progress(epochs=settings.epochs, batches=max(1, images // settings.batch_size))
 
     def fit(
@@ -120,12 +128,17 @@ class Classifier:
         parts = [self.net[0](normalise(some.to(self.ctx.device))).cpu() for some in torch.split(images, FEATURE_BATCH)]
         return torch.cat(parts)
 
+    def forget(self, class_index: int) -> None:
+        """Between tasks: take a class's output away, and the optimiser's moments. The trunk stays."""
+        self._head.drop(class_index)
+        self._optimiser = None
+
     def state(self) -> State:
-        """For a checkpoint."""
+        """For a checkpoint. The optimiser's moments are part of it while a task is under way: each begins anew."""
         return {
             "classes": self.classes,
             "net": dict(self.net.state_dict()),
-            "optimiser": optimiser_state(self.optimiser),
+            "optimiser": optimiser_state(self.optimiser) if self.progress.running else {},
             "progress": self.progress.state(),
         }
 
@@ -134,8 +147,9 @@ class Classifier:
         self.net = self._fresh(0)
         self._head.grow(state["classes"], generator=generator(0))
         self.net.load_state_dict(state["net"])
-        self.optimiser = self._optimiser()
-        load_optimiser(self.optimiser, state["optimiser"])
+        self._optimiser = None
+        if state["optimiser"]:
+            load_optimiser(self.optimiser, state["optimiser"])
         self.progress = Progress.of(state["progress"], self.ctx.device)
 
     @property
@@ -151,10 +165,6 @@ class Classifier:
         net = nn.Sequential(trunk, GrowingHead(trunk.features)).to(self.ctx.device)
         # a quarter faster than the usual order of memory on a CPU; `normalise` gives images the same order
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-    def _optimiser(self) -> torch.optim.Optimizer:
-        rate = self.ctx.classifier.learning_rate
-        return torch.optim.AdamW(self.net.parameters(), lr=rate, weight_decay=0.0, fused=True)
 
 
 def _own(examples: Examples, device: torch.device) -> Examples:

@@ -3,18 +3,19 @@
 By itself it sees generated images only, of the newest classes too. Where generated images are far from real ones, as
 those of photographs are, two things can be added that look at nothing but the present task:
 
-    real_fraction    part of the new classes' images are the task's own. They teach to tell the *new classes* apart:
+    real_fraction    part of the images of the task's classes are its own. They teach to tell *these classes* apart:
                      real images of one class beside generated ones of another would teach to tell real from generated,
                      and every real image would be called new. Old and new are told apart by images of one kind
     distill_weight   what the classifier said before of the classes that it knew, of any image, it should say again
-                     (Li & Hoiem 2016, "learning without forgetting"; here on generated images of old classes as well)
+                     (Li & Hoiem 2016, "learning without forgetting"; here on generated images of old classes as well).
+                     Not of a known class that the task brings more of: there it is to say something else
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -23,11 +24,12 @@ from torch.nn import functional as F
 
 from engram.config import ClassifierSettings
 from engram.context import Context
-from engram.data.examples import Examples
+from engram.data.examples import Examples, within
 from engram.data.stream import Task
 from engram.gan.settings import ClassifierReplaySettings, GanMethodSettings
+from engram.memory.class_generator import even_parts
 from engram.memory.exemplars import Exemplars
-from engram.methods.classifier import Classifier, frozen_classifier, normalise
+from engram.methods.classifier import Classifier, Loss, frozen_classifier, normalise
 from engram.methods.learner import Observer, Progress, State
 from engram.seeding import generator
 
@@ -38,20 +40,30 @@ REPLAY_CLASSIFIER = ClassifierSettings(epochs=5, augment="strong", label_smoothi
 """For a classifier that learns from drawings: a class must not be told by the tone of its generator."""
 
 Source = Callable[[int, int, torch.Generator], Tensor]
-"""(class index, count, generator) -> (count, C, H, W) uint8 images of that class"""
+"""(class index, count, generator) -> (count, C, H, W) uint8 images of that class
+
+Of several engrams of the class one after the other, in even parts."""
 
 
 class ClassifierPhase:
     """The classifier, and the confidence filter: itself as it was at the start of the epoch, which leaves out doubt."""
 
-    def __init__(self, ctx: Context[GanMethodSettings], replay: ClassifierReplaySettings) -> None:
+    def __init__(
+        self,
+        ctx: Context[GanMethodSettings],
+        replay: ClassifierReplaySettings,
+        *,
+        engrams_of: Callable[[int], int] = lambda _: 1,
+    ) -> None:
         self.ctx, self.replay = ctx, replay
+        self.engrams_of = engrams_of
+        """How many parts the drawings of a class have; each gives its share of those that are not left out."""
         self.classifier = Classifier(ctx)
         self.confidence_filter: nn.Module | None = None
         self.teacher: nn.Module | None = None
         """The classifier as the task before left it, while a task is learned; only where it is to be repeated."""
         self.old = 0
-        """How many classes came before the task's own."""
+        """How many classes were known before the task."""
         self.exemplars = Exemplars()
         self.real_share = 0.0
         """How much of the replay comes from the stored images; 0 in the strict setting."""
@@ -66,25 +78,37 @@ class ClassifierPhase:
 
     def fit(self, source: Source, *, task: Task, observe: Observer) -> None:
         """To the end of the task; a single class needs no classifier."""
+        real = self.replay.real_fraction > 0
+        loss = partial(self._loss, task.class_indices) if real or self.teacher is not None else None
+        self._fit(source, task.index, observe, own=task if real else None, loss=loss)
+
+    def fit_drawings(self, source: Source, *, task: int, observe: Observer) -> None:
+        """The same without a task's images; `task` names the draws."""
+        self._fit(source, task, observe)
+
+    def _fit(
+        self, source: Source, task: int, observe: Observer, *, own: Task | None = None, loss: Loss | None = None
+    ) -> None:
         if self.classifier.classes > 1:
-            loss = self._loss if self.replay.real_fraction or self.teacher is not None else None
-            lessons = partial(self._lessons, source, task)
-            self.classifier.fit(lessons, task=task.index, observe=observe, loss=loss)
+            self.classifier.fit(partial(self._lessons, source, task, own), task=task, observe=observe, loss=loss)
         self.end()
+
+    def forget(self, class_index: int) -> None:
+        """Between tasks: the class's output and its stored images are gone; those behind it move up by a place."""
+        self.classifier.forget(class_index)
+        self.exemplars.forget(class_index)
 
     def end(self) -> None:
         """The task is over."""
         self.classifier.progress, self.confidence_filter, self.teacher = Progress(), None, None
 
-    def _lessons(self, source: Source, task: Task, epoch: int) -> Examples:
+    def _lessons(self, source: Source, task: int, own: Task | None, epoch: int) -> Examples:
         """What the classifier learns from in an epoch: images of every class, evenly, fresh."""
         if self.classifier.progress.batch == 0:  # else resumed within the epoch: the filter was saved with it
             filtered = epoch > 0 and self.replay.keep_fraction < 1
             self.confidence_filter = copy.deepcopy(self.classifier.net).eval() if filtered else None
-        own = task if self.replay.real_fraction else None
-        return self.draw(
-            source, self.replay.images, classes=self.classifier.classes, task=task.index, epoch=epoch, own=own
-        )
+        classes = self.classifier.classes
+        return self.draw(source, self.replay.images, classes=classes, task=task, epoch=epoch, own=own)
 
     def draw(
         self, source: Source, total: int, *, classes: int, task: int, epoch: int, own: Task | None = None
@@ -112,16 +136,23 @@ class ClassifierPhase:
             among_new.append(torch.arange(some) >= some - real)
         return Examples(torch.cat(images), torch.cat(targets), torch.cat(among_new) if own is not None else None)
 
-    def _loss(self, x: Tensor, scores: Tensor, examples: Examples) -> Tensor:
-        """The truth, and what the teacher says of the classes that it knows."""
+    def _loss(self, own: tuple[int, ...], x: Tensor, scores: Tensor, examples: Examples) -> Tensor:
+        """The truth, and what the teacher says of the classes that it knows; `own`: the task's."""
         smoothing = self.ctx.classifier.label_smoothing
-        truth = class_loss(scores, examples.targets, examples.among_new, old=self.old, smoothing=smoothing)
+        truth = class_loss(scores, examples.targets, examples.among_new, own=own, smoothing=smoothing)
         if self.teacher is None:
             return truth
         with torch.no_grad():
             before: Tensor = self.teacher(x)
+        now = scores[:, : self.old]
         share = self.old / scores.shape[1]
-        return truth + self.replay.distill_weight * share * distillation(scores[:, : self.old], before)
+        if more := [index for index in own if index < self.old]:
+            held = ~torch.isin(examples.targets, torch.tensor(more, device=x.device))
+            if not held.any():
+                return truth
+            # a mean over all images, of which some are held to nothing
+            now, before, share = now[held], before[held], share * held.float().mean().item()
+        return truth + self.replay.distill_weight * share * distillation(now, before)
 
     def _confident(self, source: Source, class_index: int, count: int, draws: torch.Generator) -> Tensor:
         """Drawings of a class; the doubtful ones left out, where there is a filter."""
@@ -133,7 +164,10 @@ class ClassifierPhase:
                 F.log_softmax(self.confidence_filter(normalise(some.to(self.ctx.device))), 1)[:, class_index].cpu()
                 for some in torch.split(images, 500)
             ]
-        return images[torch.cat(sure).argsort(descending=True, stable=True)[:count]]
+        engrams = self.engrams_of(class_index)
+        parts = zip(images.tensor_split(engrams), torch.cat(sure).tensor_split(engrams), strict=True)
+        best = [some[certainty.argsort(descending=True, stable=True)] for some, certainty in parts]
+        return torch.cat([some[:n] for some, n in zip(best, even_parts(count, engrams), strict=True)])
 
     def state(self) -> State:
         """For a checkpoint."""
@@ -162,18 +196,23 @@ class ClassifierPhase:
             self.teacher = frozen_classifier(self.ctx, self.old, state["teacher"])
 
 
-def class_loss(scores: Tensor, targets: Tensor, among_new: Tensor | None, *, old: int, smoothing: float) -> Tensor:
-    """Cross-entropy over all classes; over the new ones alone for images that may not be compared with the old.
+def class_loss(
+    scores: Tensor, targets: Tensor, among_new: Tensor | None, *, own: Sequence[int], smoothing: float
+) -> Tensor:
+    """Cross-entropy over all classes; over the task's own alone for images that may not be compared with the others.
 
-    scores (B, classes), targets (B,), among_new (B,) bool. The first `old` classes are the old.
+    scores (B, classes), targets (B,), among_new (B,) bool, own: the places of the task's classes.
 
     >>> scores, target = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([1])
-    >>> [round(class_loss(scores, target, torch.tensor([b]), old=1, smoothing=0.0).item(), 2) for b in (False, True)]
+    >>> marked = [torch.tensor([bit]) for bit in (False, True)]
+    >>> [round(class_loss(scores, target, bit, own=(1, 2), smoothing=0.0).item(), 2) for bit in marked]
     [9.0, 0.69]
     """
     if among_new is None:
         return F.cross_entropy(scores, targets, label_smoothing=smoothing, reduction="sum") / len(targets)
-    parts = ((scores[~among_new], targets[~among_new]), (scores[among_new, old:], targets[among_new] - old))
+    places = torch.tensor(own, device=scores.device)
+    marked = scores[among_new].index_select(1, places), within(own, targets[among_new])
+    parts = ((scores[~among_new], targets[~among_new]), marked)
     total = sum(F.cross_entropy(*part, label_smoothing=smoothing, reduction="sum") for part in parts)
     assert isinstance(total, Tensor)
     return total / len(targets)

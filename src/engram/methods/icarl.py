@@ -23,6 +23,7 @@ from engram.context import Context
 from engram.data.examples import Examples
 from engram.data.stream import Task
 from engram.memory.exemplars import Exemplars, balanced, herd
+from engram.methods.answering import nearest_mean_answer
 from engram.methods.classifier import Classifier, frozen_classifier
 from engram.methods.learner import SILENT, Method, Observer, State
 from engram.seeding import generator
@@ -77,6 +78,10 @@ class ICaRL:
         """(B, C, H, W) uint8 -> (B, classes seen): nearness to the mean of each class."""
         features = F.normalize(self.classifier.features(images), dim=1)
         return -torch.cdist(features, self.means)
+
+    def answer_net(self) -> nn.Module:
+        """The nearest mean: (B, C, H, W) in [-1, 1] -> (B, classes seen)."""
+        return nearest_mean_answer(self.classifier, self.means)
 
     def second_scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes seen): the network's own answer."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.config import ClassifierSettings, Config, MethodSettings
 from engram.context import Context, Shape
@@ -22,7 +22,21 @@ State = dict[str, Any]
 
 
 class Observer(Protocol):
-    """Whom a learner tells how it is getting on. `batch` and `epoch` may save the learner, and may stop it."""
+    """Whom a learner tells how it is getting on. `batch` and `epoch` may save the learner, and may stop it.
+
+    >>> from engram import ClassStream, build, load_dataset
+    >>> class Epochs:
+    ...     count = 0
+    ...     def batch(self, progress): ...
+    ...     def epoch(self, losses):
+    ...         self.count += 1
+    ...     def note(self, kind, **facts): ...
+    >>> digits, observer = load_dataset("digits"), Epochs()
+    >>> learner = build("finetune", digits, settings={"classifier.epochs": 2})
+    >>> learner.learn(next(ClassStream(digits, order=["3"])), observe=observer)
+    >>> observer.count
+    2
+    """
 
     def batch(self, progress: Progress) -> None:
         """A step is done and the progress stands at the next one."""
@@ -54,7 +68,16 @@ SILENT = Silent()
 
 
 class Learner(Protocol):
-    """A method at work."""
+    """A method at work: any object with these five functions. `build` makes one.
+
+    >>> from engram import ClassStream, build, load_dataset
+    >>> digits = load_dataset("digits")
+    >>> learner = build("finetune", digits, settings={"classifier.epochs": 1})
+    >>> for task in ClassStream(digits, order=["3", "5"]):
+    ...     learner.learn(task)
+    >>> learner.scores(digits.test.images[:4]).shape
+    torch.Size([4, 2])
+    """
 
     def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
         """Learn the task, or go on with it where `load` put the learner in the middle of it."""
@@ -62,6 +85,13 @@ class Learner(Protocol):
 
     def scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes seen), in order of appearance. No task label."""
+        ...
+
+    def answer_net(self) -> nn.Module:
+        """A copy of what answers, in eval mode: (B, C, H, W) floats in [-1, 1] -> what `scores` gives for the images.
+
+        It is for use elsewhere: learning goes on without it, and it stays as it is.
+        """
         ...
 
     def state(self) -> State:
@@ -78,7 +108,13 @@ class Learner(Protocol):
 
 @runtime_checkable
 class Samples(Protocol):
-    """A learner that can draw the classes that it remembers."""
+    """A learner that can draw the classes that it remembers.
+
+    >>> from engram import Samples, build, load_dataset
+    >>> digits = load_dataset("digits")
+    >>> isinstance(build("dgmw", digits), Samples), isinstance(build("finetune", digits), Samples)
+    (True, False)
+    """
 
     def sample(self, class_indices: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
         """(len(class_indices) * count, C, H, W) uint8, class by class."""
@@ -87,7 +123,16 @@ class Samples(Protocol):
 
 @runtime_checkable
 class Retains(Protocol):
-    """A learner whose memory of a class never changes, and can be checked for that."""
+    """A learner whose memory of a class never changes, and can be checked for that.
+
+    >>> from engram import Model, Retains, load_dataset
+    >>> digits = load_dataset("digits").take_train()
+    >>> model = Model.create(preset="fast")
+    >>> model.learn(digits.images[digits.labels == 3][:12], ["three"] * 12).new
+    ('three',)
+    >>> isinstance(model.learner, Retains), model.learner.retention()
+    (True, [])
+    """
 
     def retention(self) -> list[int]:
         """Indices of the classes of which a stored bit that they depend on has changed; the same on every machine."""
@@ -98,6 +143,41 @@ class Retains(Protocol):
 
         Another kind of processor, or other code, adds up in another order: there this is no sign of forgetting.
         """
+        ...
+
+    def largest_difference(self) -> dict[int, int]:
+        """By class index, for classes that have reference drawings: how far today's drawings are, in grey levels."""
+        ...
+
+
+@dataclass(frozen=True)
+class Freed:
+    """What forgetting a class has freed."""
+
+    weights: int
+    """Shared weights that the class needed and no other does; they are drawn afresh."""
+    all_weights: int
+    """Shared weights in all, as many as before."""
+    engrams: int
+    """Dropped as a whole; one that has other classes too stays without this one."""
+    bytes: int
+    """Of the memory beside the shared weights, no longer stored."""
+
+
+@runtime_checkable
+class KeepsEngrams(Retains, Protocol):
+    """A learner that remembers by engrams. One can be added to a class that is known, and taken away."""
+
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        """As `Learner.learn`; the task may also bring more images of classes that are known already."""
+        ...
+
+    def forget(self, class_index: int) -> Freed:
+        """Between tasks: drop a class; the classes behind it move up by a place, and their memory keeps its bits."""
+        ...
+
+    def relearn(self, *, task_index: int, observe: Observer = SILENT) -> None:
+        """Between tasks: a new classifier from drawings of all classes alone; `task_index` names the draws."""
         ...
 
 
@@ -181,7 +261,22 @@ class MethodEntry(Protocol):
 
 @dataclass(frozen=True)
 class Method(Generic[S]):
-    """One line of the registry: a `MethodEntry` that knows the type of its settings."""
+    """One line of the registry: a `MethodEntry` that knows the type of its settings.
+
+    To add a method of your own, make one of these, and check it by `engram.testing.check_learner`.
+
+    >>> from engram import METHODS, Method
+    >>> from engram.config import MethodSettings
+    >>> mine = Method(
+    ...     build=METHODS["finetune"].build,  # your class, which takes a Context
+    ...     settings=MethodSettings(),
+    ...     summary="learns each task and nothing else",
+    ...     stores="nothing",
+    ...     source="a publication",
+    ... )
+    >>> mine.strict, mine.draws
+    (True, False)
+    """
 
     build: Callable[[Context[S]], Learner]
     settings: S

@@ -39,6 +39,12 @@ METHODS: dict[str, MethodEntry] = {
     "mergan-ra": MERGAN_RA,
     "ewcm": EWC_M,
 }
+"""All methods by name, with what each stores of past tasks.
+
+>>> from engram import METHODS
+>>> METHODS["dgmw"].strict, METHODS["icarl"].strict
+(True, False)
+"""
 
 
 def find_method(name: str) -> MethodEntry:
@@ -56,7 +62,13 @@ def build(
     device: str = "cpu",
     settings: Mapping[str, Any] | None = None,
 ) -> Learner:
-    """A learner for a data set, with the data set's preset and `group.field` settings: methods as a library."""
+    """A learner for a data set, with the data set's preset and `group.field` settings: methods as a library.
+
+    >>> from engram import build, load_dataset
+    >>> learner = build("finetune", load_dataset("digits"), settings={"classifier.width": 8})
+    >>> "net" in learner.state()
+    True
+    """
     config = configure(dataset=dataset.name, method=name, seed=seed, settings=settings)
     return find_method(name).learner(config, dataset.shape, torch.device(device))
 
@@ -70,7 +82,12 @@ def configure(
     order_seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Config:
-    """A complete configuration: the method's defaults, then the preset, then the user's settings."""
+    """A complete configuration: the method's defaults, then the preset, then the user's settings.
+
+    >>> from engram import configure
+    >>> configure(method="dgmw", preset="fast", settings={"gan.epochs": 5}).settings.gan.epochs
+    5
+    """
     chosen = find_method(method)
     base = Config(
         dataset=dataset,

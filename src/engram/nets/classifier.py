@@ -1,7 +1,7 @@
 """The paper's networks for digits, and the head that grows.
 
     ConvTrunk     image (B, C, 32, 32) ─ conv 5x5/2 ─> w ─ conv 5x5/2 ─> 2w ─ conv 5x5/2 ─> 4w x 4 x 4 ─> features
-    GrowingHead   features ─ linear ─> one score per class seen; gains rows, never loses any
+    GrowingHead   features ─ linear ─> one score per class seen; gains a row with each class
 
 An image of 64 x 64 has one convolution more, of 8w channels. Trunk and head together are the classifier. The same trunk
 carries the critic of the generative methods.
@@ -105,7 +105,7 @@ def gradient_of_input(convolution: nn.Conv2d, delta: Tensor) -> Tensor:
 
 
 class GrowingHead(nn.Module):
-    """A linear layer that gains outputs; the old ones keep their bits."""
+    """A linear layer that gains outputs, and loses those that are to be forgotten; all others keep their bits."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -124,6 +124,12 @@ class GrowingHead(nn.Module):
         nn.init.normal_(fresh, std=features**-0.5, generator=generator)
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh.to(self.weight)]))
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), self.bias.new_zeros(new)]))
+
+    def drop(self, class_index: int) -> None:
+        """Take an output away; the others keep their bits. Optimisers must be rebuilt, as after `grow`."""
+        kept = torch.arange(self.classes, device=self.weight.device) != class_index
+        self.weight = nn.Parameter(self.weight.detach()[kept])
+        self.bias = nn.Parameter(self.bias.detach()[kept])
 
     def forward(self, features: Tensor, *, held: bool = False) -> Tensor:
         """(B, features) -> (B, classes); `held`: without gradients of weight and bias."""

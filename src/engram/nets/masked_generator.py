@@ -157,6 +157,11 @@ class MaskedGenerator(nn.Module):
         for layer, gate in zip(self.plastic, gates, strict=True):
             layer.gate_gradients(gate)
 
+    def release_(self, reserved: Sequence[Tensor], kept: Sequence[Tensor], *, generator: torch.Generator) -> None:
+        """By layer, only this stays reserved; all weights but those `kept` are drawn afresh, embeddings start anew."""
+        for layer, mask, weights in zip(self.plastic, reserved, kept, strict=True):
+            layer.release_(mask, weights, generator=generator)
+
     def grow_(self, *, generator: torch.Generator) -> None:
         """Free capacity as at the start, fresh embeddings. Old engrams compute with the leading blocks, unchanged."""
         plan = plan_growth(self.graph, [layer.size() for layer in self.plastic], self.variant)

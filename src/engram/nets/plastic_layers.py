@@ -142,10 +142,28 @@ class PlasticLayer(nn.Module):
         self.embedding = nn.Parameter(self._zero_embedding())
         self.reserved = _like(self.weight, growth.grow_mask(self.reserved, new_in, new_out, self.layout))
 
+    def release_(self, reserved: Tensor, kept: Tensor, *, generator: torch.Generator) -> None:
+        """After a class is forgotten: this alone stays reserved, and all but the weights `kept` are drawn afresh.
+
+        `reserved` has the shape of a mask, `kept` that of the weight. Optimisers must be rebuilt.
+        """
+        fresh = self.init(self.weight.shape, generator).to(self.weight)
+        self.weight = nn.Parameter(laid_out(torch.where(kept, self.weight.detach(), fresh)))
+        self.embedding = nn.Parameter(self._zero_embedding())
+        self.reserved = _like(self.weight, reserved)
+
+    def saved(self, in_training: bool) -> dict[str, Tensor]:
+        """For a checkpoint; between tasks every embedding is 0, and is left out."""
+        state = dict(self.state_dict())
+        if not in_training:
+            del state["embedding"]
+        return state
+
     def restore_(self, saved: Mapping[str, Tensor], device: torch.device) -> None:
         """Take over a saved state, of any size. Optimisers must be rebuilt."""
         self.weight = nn.Parameter(laid_out(saved["weight"].to(device)))
-        self.embedding = nn.Parameter(_like(self.weight, saved["embedding"].to(device)))
+        embedding = saved["embedding"].to(device) if "embedding" in saved else self._zero_embedding()
+        self.embedding = nn.Parameter(_like(self.weight, embedding))
         self.reserved = _like(self.weight, saved["reserved"].to(device))
         self.start_free = saved["start_free"].to(device)
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import skip_init
 
 FEW = 4
 """Channels up to which `into_few` is the faster way."""
@@ -26,10 +25,14 @@ def blank_convolution(
     n_in: int, n_out: int, kernel: int, *, stride: int = 1, padding: int, bias: bool = True
 ) -> nn.Conv2d:
     """A layer whose weights are yet to be set; torch by itself would draw them from the global generator."""
-    made: nn.Conv2d = skip_init(  # type: ignore[no-untyped-call]
-        nn.Conv2d, n_in, n_out, kernel, stride=stride, padding=padding, bias=bias
-    )
-    return made
+    return _BlankConvolution(n_in, n_out, kernel, stride=stride, padding=padding, bias=bias)
+
+
+class _BlankConvolution(nn.Conv2d):
+    """What torch's `skip_init` makes, without the part of torch's compiler that it imports: half a second."""
+
+    def reset_parameters(self) -> None:
+        pass
 
 
 def from_one_pixel(x: Tensor, weight: Tensor) -> Tensor:
@@ -46,7 +49,8 @@ def channels_last(x: Tensor) -> Tensor:
     the gradients of all that was computed from it, at three times the cost of the weight's own gradient.
     """
     if x.shape[1] == 1:
-        return x.reshape(len(x), *x.shape[2:], 1).permute(0, 3, 1, 2)
+        # `len(x)` would be a fixed number in an exported network
+        return x.reshape(x.shape[0], *x.shape[2:], 1).permute(0, 3, 1, 2)
     return x.contiguous(memory_format=torch.channels_last)
 
 

@@ -98,8 +98,9 @@ def method_cell(g: Group) -> str:
 
 
 def kind(g: Group) -> str:
-    """`strict`, `stores r=0.5`, `upper bound`."""
-    return f"{g.bound} bound" if g.bound else "strict" if g.strict else f"stores {stored(g)}"
+    """`strict`, `stores r=0.5`, `upper bound`; `strict, 0.1 held out` where not all images were learned from."""
+    found = f"{g.bound} bound" if g.bound else "strict" if g.strict else f"stores {stored(g)}"
+    return found if g.whole else f"{found}, {text(g.held_out)} held out"
 
 
 def per_task(g: Group) -> str:

@@ -23,6 +23,7 @@ from engram.report.document_rows import (
     table,
     text,
 )
+from engram.report.document_trust import privacy, trust
 from engram.report.gather import Run
 from engram.report.groups import TITLES, Group, main, one_per_method
 
@@ -67,15 +68,20 @@ def readme(place: Place) -> str:
 
 
 def _telling(place: Place, name: str, method: str) -> Group | None:
-    """One group of a method: the paper's images before others, then the group that stands for the method."""
-    found = [g for g in place.current if (g.data.name, g.method) == (name, method) and g.finished and g.strict]
+    """One group of a method: the paper's images before others, then the group that stands for the method.
+
+    All of the images: with some held out, a run answers another question.
+    """
+    mine = [g for g in place.current if (g.data.name, g.method) == (name, method)]
+    found = [g for g in mine if g.finished and g.strict and g.whole]
     standard = [g for g in found if g.data.comparable] or found
     return main(standard) if standard else None
 
 
 def _strongest_baseline(place: Place, name: str) -> Group | None:
     """The strict rival that DGM has to beat: here the best by its test images is the fair choice."""
-    rivals = [g for g in place.current if g.data.name == name and g.contender and not g.method.startswith("dgm")]
+    found = [g for g in place.current if g.data.name == name and g.contender and g.whole]
+    rivals = [g for g in found if not g.method.startswith("dgm")]
     scored = [(g.final.value, -i, g) for i, g in enumerate(rivals) if g.finished and g.data.comparable and g.final]
     return max(scored)[2] if scored else None
 
@@ -116,9 +122,10 @@ def sizes(place: Place) -> str:
 
 
 def _mains(groups: Sequence[Group]) -> list[Group]:
-    """Each method's main group on each set of images, the sets in their order."""
-    sets = dict.fromkeys(g.data.digest for g in groups)
-    return [m for digest in sets for m in one_per_method(g for g in groups if g.data.digest == digest)]
+    """Each method's main group on each set of images, the sets in their order; none that held images out."""
+    whole = [g for g in groups if g.whole]
+    sets = dict.fromkeys(g.data.digest for g in whole)
+    return [m for digest in sets for m in one_per_method(g for g in whole if g.data.digest == digest)]
 
 
 def _last_bytes(run: Run) -> dict[str, int]:
@@ -264,6 +271,8 @@ TABLES: dict[str, Callable[[Place], str]] = {
     "repeated": repeated,
     "sizes": sizes,
     "retention": retention,
+    "trust": trust,
+    "privacy": privacy,
     "long-stream": long_stream,
     "machines": machines,
     "paper-2": paper_2,

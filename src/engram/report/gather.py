@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +12,11 @@ from typing import Any, Literal, TypeVar
 from engram.errors import RunError
 from engram.experiment.files import LOCK, is_held
 from engram.experiment.records import NAME
+from engram.report import held_out
 from engram.report import records as kinds
+from engram.report.fields import plain
+from engram.report.held_out import Privacy, Trust
+from engram.report.origin import Machine, machine, settings
 from engram.report.records import (
     Evaluation,
     Growth,
@@ -23,7 +26,6 @@ from engram.report.records import (
     Quality,
     Retention,
     Timing,
-    plain,
     read_lines,
 )
 
@@ -35,20 +37,6 @@ GRIDS = ("samples.png", "grid.png")
 
 T = TypeVar("T")
 State = Literal["done", "running", "stopped", "failed"]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where a run was started. None: not on record."""
-
-    commit: str | None = None
-    processor: str | None = None
-    threads: int | None = None
-
-    @property
-    def maker(self) -> str | None:
-        """`AMD EPYC` -> `AMD`, `Intel(R) Xeon(R) Processor` -> `Intel`"""
-        return self.processor and re.split(r"[\s(]", self.processor, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
@@ -69,6 +57,9 @@ class Run:
     retention: tuple[Retention, ...]
     timing: tuple[Timing, ...]
     quality: tuple[Quality, ...]
+    trust: tuple[Trust, ...]
+    privacy: tuple[Privacy, ...]
+    """Both of runs that held images out: `stream.validation`."""
     epoch: tuple[int, int] | None
     """The last task and epoch on record."""
     failure: str | None
@@ -181,7 +172,7 @@ def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | Problem:
         name=name,
         folder=folder,
         head=facts.head,
-        settings=_settings(folder / CONFIG, problems),
+        settings=settings(folder / CONFIG, problems),
         evaluations=_in_order(facts.evaluations),
         masks=tuple(facts.masks),
         growth=_in_order(facts.growth),
@@ -189,10 +180,12 @@ def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | Problem:
         retention=_in_order(facts.retention),
         timing=_in_order(facts.timing),
         quality=_in_order(facts.quality),
+        trust=_in_order(facts.trust),
+        privacy=_in_order(facts.privacy),
         epoch=facts.epoch,
         failure=facts.failure,
         last_record=last_record,
-        machine=_machine(folder / "environment.json"),
+        machine=machine(folder / "environment.json"),
         at_work=is_held(folder),
     )
 
@@ -209,6 +202,8 @@ class _Facts:
     retention: dict[int, Retention] = field(default_factory=dict)
     timing: dict[int, Timing] = field(default_factory=dict)
     quality: dict[int, Quality] = field(default_factory=dict)
+    trust: dict[int, Trust] = field(default_factory=dict)
+    privacy: dict[int, Privacy] = field(default_factory=dict)
     epoch: tuple[int, int] | None = None
     failure: str | None = None
 
@@ -239,6 +234,10 @@ class _Facts:
                 self.timing[record["task"]] = kinds.timing(record)
             case "quality":
                 self.quality[record["task"]] = kinds.quality(record)
+            case "calibration":
+                self.trust[record["task"]] = held_out.trust(record)
+            case "privacy":
+                self.privacy[record["task"]] = held_out.privacy(record)
             case "epoch":
                 self.epoch = kinds.epoch(record)
             case "failure":
@@ -247,47 +246,6 @@ class _Facts:
 
 def _in_order(by_task: dict[int, T]) -> tuple[T, ...]:
     return tuple(by_task[task] for task in sorted(by_task))
-
-
-def _settings(path: Path, problems: list[Problem]) -> dict[str, str] | None:
-    """What decides the result but for the seeds. `runtime` (threads, device) changes no more than the last bits, its
-    precision aside, and the preset's name says nothing that its values do not."""
-    try:
-        written = json.loads(path.read_bytes())
-        if why := kinds.other_format(written):
-            problems.append(Problem(str(path), f"{why}: the run is not averaged with others"))
-            return None
-        groups = {name: group for name, group in written["config"].items() if isinstance(group, dict)}
-        precision = groups.pop("runtime").get("precision", "float32")
-        if precision != "float32":
-            groups["runtime"] = {"precision": precision}
-        return {f"{g}.{name}": plain(_value(value)) for g, group in groups.items() for name, value in group.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        problems.append(Problem(str(path), "no configuration that can be read: the run is not averaged with others"))
-        return None
-
-
-def _value(value: Any) -> str:
-    """As one would type it: 0.5, 1e-06, none, 3,1,2."""
-    if value is None:
-        return "none"
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _machine(path: Path) -> Machine:
-    """Where the run was first started, and with which code."""
-    try:
-        start = json.loads(path.read_bytes())[0]
-        commit, processor, threads = (start.get(name) for name in ("commit", "processor", "threads"))
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-        return Machine()
-    return Machine(
-        plain(commit)[:9] if isinstance(commit, str) else None,
-        plain(processor) if isinstance(processor, str) else None,
-        threads if type(threads) is int else None,
-    )
 
 
 def _without_copies(runs: Iterable[Run]) -> tuple[tuple[Run, ...], list[Problem]]:
@@ -299,8 +257,8 @@ def _without_copies(runs: Iterable[Run]) -> tuple[tuple[Run, ...], list[Problem]
         if run.settings is None:
             kept[run.folder] = run
             continue
-        settings = tuple(run.settings.items())
-        key = (head.dataset, head.digest, head.method, head.seed, head.order_seed, settings)
+        settled = tuple(sorted(run.settings.items()))
+        key = (head.dataset, head.digest, head.method, head.seed, head.order_seed, settled)
         if key not in kept:
             kept[key] = run
             continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from engram.evaluation import metrics
 from engram.evaluation.paper import TABLE_1
 from engram.report.gather import Run
-from engram.report.labels import labels
+from engram.report.labels import VALIDATION, labels
 from engram.report.records import Evaluation
 
 TITLES = {
@@ -126,6 +126,16 @@ class Group:
         return self.strict and self.bound is None
 
     @property
+    def held_out(self) -> str:
+        """The share of the training images that it did not learn from, to calibrate by them."""
+        return (self.runs[0].settings or {}).get(VALIDATION, "0")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it learned from all training images."""
+        return self.held_out == "0"
+
+    @property
     def seeds(self) -> str:
         """`0, 1, 2`; the seed of the class order behind a slash where there is one."""
         pairs = [(run.head.seed, run.head.order_seed) for run in self.runs]
@@ -213,20 +223,26 @@ def _marked(groups: list[Group]) -> list[Group]:
 
 def _named(groups: list[Group]) -> list[Group]:
     """Tags for the configurations of one method: in words, how each differs from the main one."""
-    if len(groups) == 1:
+    if len(groups) == 1 and groups[0].whole:
         return groups
     found = labels([g.runs[0].settings for g in groups], groups.index(main(groups)))
     return [replace(g, tag=label.short, settings=label.full) for g, label in zip(groups, found, strict=True)]
 
 
 def main(groups: Sequence[Group]) -> Group:
-    """Of one method's configurations the one that stands for it: most finished seeds, then the folder least deep, then
-    the label `default`.
+    """Of one method's configurations the one that stands for it: finished without held-out images, then most finished
+    seeds, then the folder least deep, then the label `default`.
 
     Not the best: that would be a choice by test images.
     """
-    first = [(g, g.runs[0]) for g in groups]
-    return min(first, key=lambda p: (-len(p[0].runs) * p[0].finished, p[1].name.count("/"), p[1].label != DEFAULT))[0]
+
+    def key(g: Group) -> tuple[object, ...]:
+        first = g.runs[0]
+        return (
+            not (g.whole and g.finished), -len(g.runs) * g.finished, first.name.count("/"), first.label != DEFAULT
+        )  # fmt: skip
+
+    return min(groups, key=key)
 
 
 def stored(g: Group) -> str:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 Settings = Mapping[str, str]
 """`group.field` -> value."""
 
-WORDS = {"gan.beta1": "momentum", "runtime.precision": "precision"}
+VALIDATION = "stream.validation"
+"""Share of the training images that a run held out, to calibrate by. A label says it wherever it is not 0."""
+WORDS = {"gan.beta1": "momentum", "runtime.precision": "precision", VALIDATION: "held out"}
 """Settings with a better name than their field's."""
 GROUPS = {"gan": "GAN"}
 STORED = {"exemplars.budget": "K={}", "exemplars.per_class": "{} per class", "exemplars.ratio": "r={}"}
@@ -36,7 +38,7 @@ def labels(configurations: Sequence[Settings | None], main: int) -> list[Label]:
     ['', 'momentum 0.5']
     """
     known = [settings for settings in configurations if settings is not None]
-    base = configurations[main] or next(iter(known), {})
+    base = {**(configurations[main] or next(iter(known), {})), VALIDATION: "0"}
     keys = list(dict.fromkeys(key for settings in known for key in settings))
     several = len(set(map(stored, known))) > 1
     lists = [_differences(settings, base, keys, several) for settings in configurations]

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-T = TypeVar("T")
+from engram.report.fields import demand, finite, list_of, maybe, plain, share, text, truth, whole
+
 Fields = Mapping[str, Any]
 FORMAT = 2
 """Of the records that this version reads: a `run` record says its own; before there were numbers it was 1."""
-LARGEST = 10**15
-"""More than any count of ours; sums and squares of smaller ones stay finite."""
 
 
 @dataclass(frozen=True)
@@ -167,60 +166,60 @@ def other_format(r: Fields) -> str | None:
 
 def head(r: Fields) -> Head:
     data = r["dataset"]
-    names = _list(r["class_names"], _text)
-    tasks = _list(r["tasks"], lambda task: _list(task, _whole))
+    names = list_of(r["class_names"], text)
+    tasks = list_of(r["tasks"], lambda task: list_of(task, whole))
     appear = [c for task in tasks for c in task]
-    _demand(all(tasks) and bool(tasks), "a task without classes")
-    _demand(len(set(appear)) == len(appear) and all(c < len(names) for c in appear), "classes that do not add up")
-    shape = _list(r["shape"], _whole)
-    _demand(len(shape) == 3 and all(shape), "a shape that is no image's")
+    demand(all(tasks) and bool(tasks), "a task without classes")
+    demand(len(set(appear)) == len(appear) and all(c < len(names) for c in appear), "classes that do not add up")
+    shape = list_of(r["shape"], whole)
+    demand(len(shape) == 3 and all(shape), "a shape that is no image's")
     return Head(
-        dataset=_text(data["name"]),
-        variant=_text(data["variant"]),
-        digest=_text(data["digest"]),
-        method=_text(r["method"]),
-        bound=_maybe(r.get("bound"), _text),
-        strict=_truth(r["strict"]),
-        seed=_whole(r["seed"]),
-        order_seed=_maybe(r.get("order_seed"), _whole),
+        dataset=text(data["name"]),
+        variant=text(data["variant"]),
+        digest=text(data["digest"]),
+        method=text(r["method"]),
+        bound=maybe(r.get("bound"), text),
+        strict=truth(r["strict"]),
+        seed=whole(r["seed"]),
+        order_seed=maybe(r.get("order_seed"), whole),
         tasks=tasks,
         class_names=names,
         shape=(shape[0], shape[1], shape[2]),
-        images=_list(r.get("images", []), _whole),
+        images=list_of(r.get("images", []), whole),
     )
 
 
 def evaluation(r: Fields) -> Evaluation:
-    classes = _list(r["classes"], _whole)
-    confusion = _list(r["confusion"], lambda row: _list(row, _whole))
-    _demand(len(confusion) == len(classes), "a confusion matrix that is not of its classes")
-    _demand(all(len(row) == len(classes) for row in confusion), "a confusion matrix that is not square")
-    _demand(all(map(sum, confusion)), "a class without test images")
+    classes = list_of(r["classes"], whole)
+    confusion = list_of(r["confusion"], lambda row: list_of(row, whole))
+    demand(len(confusion) == len(classes), "a confusion matrix that is not of its classes")
+    demand(all(len(row) == len(classes) for row in confusion), "a confusion matrix that is not square")
+    demand(all(map(sum, confusion)), "a class without test images")
     return Evaluation(
-        task=_whole(r["task"]),
+        task=whole(r["task"]),
         classes=classes,
-        accuracy=_share(r["accuracy"]),
-        top5=_maybe(r.get("top5"), _share),
-        forgetting=_number(r["forgetting"]),
+        accuracy=share(r["accuracy"]),
+        top5=maybe(r.get("top5"), share),
+        forgetting=finite(r["forgetting"]),
         confusion=confusion,
     )
 
 
 def mask(r: Fields) -> MaskStep:
-    sample = _list(r["sample"], lambda row: _list(row, _number))
-    occupancy = _list(r["occupancy"], _number)
-    _demand(len(sample) == len(occupancy), "layers that do not match")
-    return MaskStep(_whole(r["task"]), _whole(r["epoch"]), occupancy, sample)
+    sample = list_of(r["sample"], lambda row: list_of(row, finite))
+    occupancy = list_of(r["occupancy"], finite)
+    demand(len(sample) == len(occupancy), "layers that do not match")
+    return MaskStep(whole(r["task"]), whole(r["epoch"]), occupancy, sample)
 
 
 def growth(r: Fields) -> Growth:
     layers = r["layers"]
 
     def total(name: str) -> int:
-        return sum(_whole(layer[name]) for layer in layers)
+        return sum(whole(layer[name]) for layer in layers)
 
     return Growth(
-        task=_whole(r["task"]),
+        task=whole(r["task"]),
         new=total("newly_reserved"),
         reused=total("reused"),
         weights=(total("weights_before"), total("weights_after")),
@@ -229,93 +228,39 @@ def growth(r: Fields) -> Growth:
 
 
 def memory(r: Fields) -> tuple[int, dict[str, int]]:
-    return _whole(r["task"]), {_text(part): _whole(size) for part, size in r["bytes"].items()}
+    return whole(r["task"]), {text(part): whole(size) for part, size in r["bytes"].items()}
 
 
 def retention(r: Fields) -> Retention:
-    _demand(isinstance(r["changed"], list), "changed is not a list")
-    return Retention(_whole(r["task"]), _whole(r["classes"]), len(r["changed"]))
+    demand(isinstance(r["changed"], list), "changed is not a list")
+    return Retention(whole(r["task"]), whole(r["classes"]), len(r["changed"]))
 
 
 def timing(r: Fields) -> Timing:
-    steps = _maybe(r.get("step_seconds"), lambda values: _list(values, lambda value: _maybe(value, _number))) or ()
+    steps = maybe(r.get("step_seconds"), lambda values: list_of(values, lambda value: maybe(value, finite))) or ()
     known = [step for step in steps if step is not None]
     return Timing(
-        task=_whole(r["task"]),
-        seconds=_number(r["seconds"]),
+        task=whole(r["task"]),
+        seconds=finite(r["seconds"]),
         step=median(known) if known else None,
-        peak=_maybe(r.get("peak_bytes"), _whole),
+        peak=maybe(r.get("peak_bytes"), whole),
     )
 
 
 def epoch(r: Fields) -> tuple[int, int]:
-    return _whole(r["task"]), _whole(r["epoch"])
+    return whole(r["task"]), whole(r["epoch"])
 
 
 def failure(r: Fields) -> str:
-    return _text(r["error"])
+    return text(r["error"])
 
 
 def quality(r: Fields) -> Quality:
-    classes = _list(r["classes"], lambda name: plain(str(name)))
+    classes = list_of(r["classes"], lambda name: plain(str(name)))
     measures = {
-        name: _list(r[name], lambda value: _maybe(value, _share))
+        name: list_of(r[name], lambda value: maybe(value, share))
         for name in ("recognised", "precision", "recall")
         if r.get(name) is not None
     }
-    _demand(all(len(values) == len(classes) for values in measures.values()), "values that do not match the classes")
-    return Quality(_whole(r["task"]), classes, measures)
-
-
-# ---------------------------------------------------------------- what a value may be
-
-
-def _demand(ok: bool, text: str) -> None:
-    if not ok:
-        raise ValueError(text)
-
-
-def _list(value: Any, of: Callable[[Any], T]) -> tuple[T, ...]:
-    _demand(isinstance(value, list), f"{value!r:.40} is not a list")
-    return tuple(of(item) for item in value)
-
-
-def _maybe(value: Any, of: Callable[[Any], T]) -> T | None:
-    return None if value is None else of(value)
-
-
-def _text(value: Any) -> str:
-    _demand(isinstance(value, str), f"{value!r:.40} is not a text")
-    return plain(value)
-
-
-def plain(text: str) -> str:
-    """Without characters that no file of ours could hold: control characters, halves of surrogate pairs.
-
-    >>> plain("zer\\0")
-    'zer�'
-    """
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
-
-
-def _truth(value: Any) -> bool:
-    _demand(isinstance(value, bool), f"{value!r:.40} is neither true nor false")
-    return bool(value)
-
-
-def _whole(value: Any) -> int:
-    _demand(type(value) is int and 0 <= value < LARGEST, f"{value!r:.40} is not a whole number of ours")
-    return int(value)
-
-
-def _number(value: Any) -> float:
-    _demand(type(value) in (int, float), f"{value!r:.40} is not a number")
-    number = float(value)
-    _demand(abs(number) < LARGEST, f"{value!r:.40} is too large")
-    return number
-
-
-def _share(value: Any) -> float:
-    number = _number(value)
-    _demand(0 <= number <= 1, f"{value!r:.40} is not between 0 and 1")
-    return number
+    demand(all(len(values) == len(classes) for values in measures.values()), "values that do not match the classes")
+    return Quality(whole(r["task"]), classes, measures)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from engram.report.groups import Mean
 
@@ -22,6 +23,13 @@ class Cell:
     strong: bool = False
     title: str = ""
     """More than there is space for; the page shows it under the pointer."""
+    more: tuple[tuple[str, float], ...] = ()
+    """Other numbers that the text tells, by name: columns of their own in the CSV file."""
+
+    @property
+    def beside(self) -> dict[str, float]:
+        """All numbers but the first."""
+        return ({} if self.std is None else {"std": self.std}) | dict(self.more)
 
 
 @dataclass(frozen=True)
@@ -116,26 +124,28 @@ def _markdown(text: str) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """Full numbers; the deviation in a column of its own."""
-    spread = [any(row.cells[i].std is not None for row in table.rows) for i in range(len(table.columns))]
+    """Full numbers; deviations and the ends of intervals in columns of their own."""
+    places = range(len(table.columns))
+    more = [list(dict.fromkeys(name for row in table.rows for name in row.cells[i].beside)) for i in places]
     sectioned = any(row.section for row in table.rows)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
 
-    def write(section: str, pairs: list[tuple[object, object]]) -> None:
-        cells = [v for (first, second), wide in zip(pairs, spread, strict=True) for v in (first, second)[: 1 + wide]]
-        writer.writerow([section, *cells] if sectioned else cells)
+    def write(section: str, parts: Iterable[Iterable[object]]) -> None:
+        writer.writerow([*[section] * sectioned, *chain.from_iterable(parts)])
 
-    write("group", [(column, f"{column} std") for column in table.columns])
+    heads = zip(table.columns, more, strict=True)
+    write("group", ([column, *(f"{column} {name}" for name in names)] for column, names in heads))
     for row in table.rows:
-        write(row.section, [_values(cell) for cell in row.cells])
+        cells = zip(row.cells, more, strict=True)
+        write(row.section, ([_value(cell), *(cell.beside.get(name, "") for name in names)] for cell, names in cells))
     return out.getvalue()
 
 
-def _values(cell: Cell) -> tuple[object, object]:
+def _value(cell: Cell) -> object:
     if cell.number is not None:
-        return cell.number, "" if cell.std is None else cell.std
-    return "" if cell.text == NOTHING else _harmless(cell.text), ""
+        return cell.number
+    return "" if cell.text == NOTHING else _harmless(cell.text)
 
 
 def _harmless(text: str) -> str:

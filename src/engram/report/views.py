@@ -68,6 +68,11 @@ def table_1(data: Data, groups: Sequence[Group]) -> Table:
     note += "its best accuracy, averaged over the tasks. Kept: what the method carries from task to task."
     if any(g.tag for g in groups):
         note += " A label names what differs from the method's main configuration, which has the most seeds."
+    if not all(g.whole for g in groups):
+        note += (
+            " Held out: the share of the training images that a run was calibrated by, and did not learn from. Such "
+        )
+        note += "a run is the main one only where there is no other."
     if not data.comparable and any(paper_figure(g, t) for g in groups for t in points):
         note += " The paper's figures are for the full data set and not comparable with these."
     table = Table(

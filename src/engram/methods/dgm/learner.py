@@ -19,33 +19,28 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram import distributed
 from engram.context import Context
 from engram.data.examples import Examples
 from engram.data.stream import Task
+from engram.errors import ConfigError, RunError
 from engram.gan.step import new_critic
 from engram.masking.masks import Variant
-from engram.memory.engram import (
-    ClassGenerator,
-    Engram,
-    consolidate,
-    content_hashes,
-    engram_of,
-    engram_state,
-    extract,
-    fingerprint,
-    sample,
-    shared_weights,
-)
-from engram.memory.exemplars import herd, pick
+from engram.memory.class_generator import ClassGenerator, sample_evenly
+from engram.memory.engram import Engram, consolidate, engram_of, engram_state, extract, shared_weights
+from engram.memory.forgetting import release_, without_class
 from engram.memory.ledger import ledger
+from engram.memory.retention import changed_classes, largest_differences, redrawn_classes
+from engram.methods.answering import classifier_answer, critic_answer
 from engram.methods.classifier import normalise
 from engram.methods.classifier_phase import REPLAY_CLASSIFIER, ClassifierPhase
+from engram.methods.dgm.mask_notes import MaskNotes
 from engram.methods.dgm.settings import DGMA_SETTINGS, DGMSettings
+from engram.methods.dgm.store_images import store_images
 from engram.methods.dgm.train_task import TaskTrainer
-from engram.methods.learner import SILENT, Method, Observer, Progress, State, run_epochs
+from engram.methods.learner import SILENT, Freed, Method, Observer, Progress, State, run_epochs
 from engram.nets.architectures import graph_of
 from engram.nets.critic import Critic
 from engram.nets.masked_generator import MaskedGenerator
@@ -57,7 +52,13 @@ GAN_SHARE = 0.8
 
 
 class DGM:
-    """The learner: a masked generator, its engrams, and a classifier."""
+    """The learner: a masked generator, its engrams, and a classifier.
+
+    >>> from engram import DGM, build, load_dataset
+    >>> learner = build("dgmw", load_dataset("digits"), settings={"generator.width": 4})
+    >>> isinstance(learner, DGM), learner.engrams
+    (True, [])
+    """
 
     def __init__(self, ctx: Context[DGMSettings], *, variant: Variant) -> None:
         self.ctx, self.variant = ctx, variant
@@ -75,13 +76,15 @@ class DGM:
         ).to(ctx.device)
         self.trainer: TaskTrainer | None = None
         self.engrams: list[Engram] = []
-        self.nets: list[ClassGenerator] = []
-        """One compact network per class seen, in order of appearance; derived from engrams and weights."""
-        self.classifier_phase = ClassifierPhase(ctx, self.settings.replay)
+        self.nets: list[list[ClassGenerator]] = []
+        """By class, in order of appearance: one compact network an engram; derived from engrams and weights."""
+        self.classifier_phase = self._new_phase()
         self.critic: Critic | None = None
         """The last task's, where it is the classifier or where the next task's goes on from it."""
         self.pool: tuple[int, Examples] | None = None
         """Replayed images of one epoch, for a critic that answers; derived, not state."""
+        self.forgotten = 0
+        """How many classes have been forgotten; names the draws of the next."""
 
     @property
     def critic_answers(self) -> bool:
@@ -101,17 +104,19 @@ class DGM:
     def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
         """Train the task into the generator, consolidate it, then the classifier; goes on where it was stopped."""
         if self.phase == "idle":
-            known = len(task.seen) if self.critic_answers else len(task.classes)
+            assert {*range(len(self.nets), len(task.seen))} <= {*task.class_indices}, "a new class without images"
+            known, old = (len(task.seen), len(self.nets)) if self.critic_answers else (len(task.classes), 0)
             before = self.critic if self.warm else None
             self.trainer = TaskTrainer(
-                self.net, self.ctx, task=task.index, classes=len(task.classes), known=known, before=before
+                self.net, self.ctx, task=task.index, classes=len(task.classes), known=known, before=before, old=old
             )
             if not self.critic_answers:  # taken over; where it is the classifier, it answers until the task is done
                 self.critic = None
             self.progress = Progress(epochs=self.settings.gan.epochs, batches=self.trainer.steps, ends=GAN_SHARE)
             self.phase = "generator"
         if self.phase == "generator":
-            run_epochs(self.progress, partial(self._step, task), _MaskNotes(observe, self))
+            assert self.trainer is not None
+            run_epochs(self.progress, partial(self._step, task), MaskNotes(observe, self.trainer, self.progress))
             self._consolidate(task, observe)
         if self.critic_answers:
             self.classifier_phase.end()
@@ -126,6 +131,12 @@ class DGM:
         with torch.inference_mode():
             return self.answering(normalise(images.to(self.ctx.device)))[1]  # type: ignore[no-any-return]
 
+    def answer_net(self) -> nn.Module:
+        """The classifier, or the critic's class output: (B, C, H, W) in [-1, 1] -> (B, classes seen)."""
+        if self.answering is None:
+            return classifier_answer(self.classifier_phase.classifier)
+        return critic_answer(self.answering)
+
     def features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, features), what the classifier makes of them."""
         if self.answering is None:
@@ -135,31 +146,79 @@ class DGM:
 
     def sample(self, class_indices: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
         """(len(class_indices) * count, C, H, W) uint8, class by class, from the engrams alone."""
-        return torch.cat([sample(self.nets[index], count, generator=generator) for index in class_indices])
+        return torch.cat([self._draw(index, count, generator) for index in class_indices])
 
     def retention(self) -> list[int]:
         """Indices of the classes of which a stored bit that they depend on has changed."""
-        weights = shared_weights(self.net)
-        return [
-            index
-            for engram in self.engrams
-            for index, known, now in zip(
-                engram.class_indices, engram.contents, content_hashes(engram, weights), strict=True
-            )
-            if now != known
-        ]
+        return changed_classes(self.engrams, shared_weights(self.net))
 
     def redrawn(self) -> list[int]:
         """Indices of the classes whose images for fixed noise are not, to the bit, what they were."""
-        weights = shared_weights(self.net)
-        return [
-            index
-            for engram in self.engrams
-            for net, index, known in zip(
-                extract(engram, weights), engram.class_indices, engram.fingerprints, strict=True
+        return redrawn_classes(self.engrams, shared_weights(self.net))
+
+    def largest_difference(self) -> dict[int, int]:
+        """By class index, in grey levels: how far today's drawings are from the references."""
+        return largest_differences(self.engrams, shared_weights(self.net))
+
+    # ---------------------------------------------------------------- forget, relearn
+
+    def forget(self, class_index: int) -> Freed:
+        """Drop a class from generator, head and stored images; every weight that no other class needs is drawn afresh.
+
+        The classifier's trunk stays as it is: what it learned from the class cannot be told from the rest. `relearn`
+        trains another one.
+        """
+        self._require_idle(f"class {class_index} cannot be forgotten")
+        if not 0 <= class_index < len(self.nets):
+            known = f"there are classes 0 to {len(self.nets) - 1}" if self.nets else "no class is known"
+            raise ConfigError(f"class {class_index} cannot be forgotten: {known}")
+        kept, before = sum(self._kept().values()), self.engrams
+        self.engrams = without_class(before, class_index)
+        freed = release_(self.net, before, self.engrams, generator(self.ctx.seed, "forget", self.forgotten))
+        del self.nets[class_index]
+        self.classifier_phase.forget(class_index)
+        self._forget_in_critic(class_index)
+        self.pool, self.forgotten = None, self.forgotten + 1
+        return Freed(
+            weights=freed,
+            all_weights=sum(layer.weight.numel() for layer in self.net.plastic),
+            engrams=len(before) - len(self.engrams),
+            bytes=kept - sum(self._kept().values()),
+        )
+
+    def _forget_in_critic(self, class_index: int) -> None:
+        """One that answers loses its output for the class; any other has seen its images, and goes."""
+        if self.answering is not None and self.nets:
+            self.answering.classes.drop(class_index)
+        else:
+            self.critic = None
+
+    def relearn(self, *, task_index: int, observe: Observer = SILENT) -> None:
+        """Train a new classifier from drawings of all classes, and from nothing else. Until it is done the old answers.
+
+        `task_index` names the draws. Stored images stay stored and are not shown to it.
+        """
+        self._require_idle("a new classifier cannot be trained")
+        if self.critic_answers:
+            raise RunError(
+                "the critic answers here (replay.classifier=critic), and it learns beside a generator only; "
+                "learn the classes anew with replay.classifier=generated"
             )
-            if fingerprint(net, index) != known
-        ]
+        phase, old = self._new_phase(), self.classifier_phase
+        phase.begin(len(self.nets), task=task_index, begins=0.0)
+        phase.fit_drawings(self._draw, task=task_index, observe=observe)
+        phase.exemplars, phase.real_share = old.exemplars, old.real_share
+        self.classifier_phase = phase
+
+    def _new_phase(self) -> ClassifierPhase:
+        return ClassifierPhase(self.ctx, self.settings.replay, engrams_of=self._engrams_of)
+
+    def _engrams_of(self, class_index: int) -> int:
+        return len(self.nets[class_index])
+
+    def _require_idle(self, what: str) -> None:
+        if self.phase != "idle":
+            raise RunError(f"{what} in the middle of a task; finish the task first, with the run's --resume")
 
     # ---------------------------------------------------------------- train, consolidate, grow
 
@@ -176,19 +235,29 @@ class DGM:
         engram = consolidate(self.net, masks, task.class_indices, batches=batches, generator=draws)
         observe.note("growth", layers=self._reserve_and_grow(masks, task.index))
         self.engrams.append(engram)
-        self.nets += extract(engram, shared_weights(self.net))
+        self._add_nets(engram)
         self.critic = self.trainer.critic if self.critic_answers or self.warm else None
         self.trainer = self.pool = None
         if self.settings.stores_images:
-            self._store(task)
-        kept = ledger(self.net, self.engrams) | {"exemplars": self.classifier_phase.exemplars.bytes}
-        if self.warm and self.critic is not None:
-            kept["critic"] = self.critic.bytes
-        observe.note("memory", bytes=kept)
+            store_images(self.classifier_phase, task, self.ctx, self._engrams_of)
+        observe.note("memory", bytes=self._kept())
         observe.note("retention", classes=len(self.nets), changed=self.retention(), redrawn=self.redrawn())
         self.progress = Progress()
         self.classifier_phase.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
         self.phase = "classifier"
+
+    def _add_nets(self, engram: Engram) -> None:
+        """A network more for each of the engram's classes, new or known."""
+        for index, net in zip(engram.class_indices, extract(engram, shared_weights(self.net)), strict=True):
+            self.nets += [[] for _ in range(len(self.nets), index + 1)]
+            self.nets[index].append(net)
+
+    def _kept(self) -> dict[str, int]:
+        """Bytes by part."""
+        kept = ledger(self.net, self.engrams) | {"exemplars": self.classifier_phase.exemplars.bytes}
+        if self.warm and self.critic is not None:
+            kept["critic"] = self.critic.bytes
+        return kept
 
     def _reserve_and_grow(self, masks: Sequence[Tensor], task: int) -> list[dict[str, int]]:
         """By layer, what the task did with its mask, how many units it keeps, and how much the layer has grown."""
@@ -204,20 +273,6 @@ class DGM:
             | {"active_units": units}
             for use, units, a, b in zip(usage, active, before, after, strict=True)
         ]
-
-    def _store(self, task: Task) -> None:
-        """The relaxed setting: keep some real images of the task's classes; a budget is shared out anew among all."""
-        own, phase, mean = self.settings.exemplars, self.classifier_phase, len(task) // len(task.classes)
-        per_class = own.budget // len(task.seen) if own.budget else round(own.ratio * mean)
-        phase.exemplars.shrink(per_class)
-        for index in task.class_indices:
-            rows = torch.nonzero(task.targets == index).squeeze(1)
-            if own.selection == "herding":
-                best = herd(phase.classifier.features(task.images[rows]), per_class)
-            else:
-                best = pick(per_class, len(rows), generator=generator(self.ctx.seed, "store", index))
-            phase.exemplars.add(index, task.images[rows[best]])
-        phase.real_share = min(1.0, per_class / mean)
 
     # ---------------------------------------------------------------- replay
 
@@ -236,7 +291,7 @@ class DGM:
         return normalise(images.to(self.ctx.device)), targets.to(self.ctx.device)
 
     def _draw(self, class_index: int, count: int, draws: torch.Generator) -> Tensor:
-        return sample(self.nets[class_index], count, generator=draws)
+        return sample_evenly(self.nets[class_index], count, generator=draws)
 
     # ---------------------------------------------------------------- state
 
@@ -248,8 +303,9 @@ class DGM:
             "phase": self.phase,
             "progress": self.progress.state(),
             "classifier_phase": self.classifier_phase.state(),
-            "layers": {str(n): dict(layer.state_dict()) for n, layer in enumerate(self.net.plastic)},
+            "layers": {str(n): layer.saved(self.trainer is not None) for n, layer in enumerate(self.net.plastic)},
             "engrams": {str(n): engram_state(engram) for n, engram in enumerate(self.engrams)},
+            "forgotten": self.forgotten,
         }
         if self.trainer is not None:
             state["trainer"] = self.trainer.state()
@@ -266,48 +322,16 @@ class DGM:
         for layer, saved in zip(self.net.plastic, state["layers"].values(), strict=True):
             layer.restore_(saved, device)
         self.engrams = [engram_of(saved) for saved in state["engrams"].values()]
-        self.nets = [net for engram in self.engrams for net in extract(engram, shared_weights(self.net))]
+        self.forgotten = state.get("forgotten", 0)
+        self.nets = []
+        for engram in self.engrams:
+            self._add_nets(engram)
         self.trainer = self.pool = self.critic = self.net.task_params = None
         if "trainer" in state:
             self.trainer = TaskTrainer.of(state["trainer"], self.net, self.ctx)
         if "critic" in state:
             self.critic = new_critic(self.ctx, state["critic"]["known"], 0)
             self.critic.load_state_dict(state["critic"]["net"])
-
-
-class _MaskNotes:
-    """An observer's observer: notes the state of the masks before it passes an epoch on."""
-
-    def __init__(self, observe: Observer, dgm: DGM) -> None:
-        self.observe, self.dgm = observe, dgm
-        self.batch, self.note = observe.batch, observe.note
-
-    def epoch(self, losses: Mapping[str, float]) -> None:
-        trainer = self.dgm.trainer
-        assert trainer is not None
-        if not trainer.fixed:
-            done = min(self.dgm.progress.epoch, trainer.mask_epochs)
-            s = trainer.scale_at_end(done)
-            masks = [layer.soft_mask(s).detach() for layer in self.dgm.net.plastic]
-            self.note(
-                "mask",
-                epoch=done,
-                s=s,
-                occupancy=[round(mask.mean().item(), 6) for mask in masks],
-                sample=[[round(v, 4) for v in _spread(mask, MASK_SAMPLE)] for mask in masks],
-            )
-        self.observe.epoch(losses)
-
-
-MASK_SAMPLE = 16
-"""Mask entries per layer whose values are recorded after each epoch, always the same ones."""
-
-
-def _spread(mask: Tensor, count: int) -> list[float]:
-    """Values at evenly spread places."""
-    flat = mask.flatten()
-    places = torch.linspace(0, flat.numel() - 1, min(count, flat.numel())).round().long()
-    return [float(value) for value in flat[places].tolist()]
 
 
 DGMW = Method(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from engram import distributed
 from engram.context import Context
+from engram.data.examples import within
 from engram.data.stream import Task
 from engram.errors import DivergedError
 from engram.gan.average import WeightAverage
@@ -43,7 +44,7 @@ class TaskTrainer:
     """One task's training of the generator: its critic, its optimisers, its masks.
 
     `known` is how many classes the critic tells apart: the task's own, or all seen where it is the classifier as well.
-    It goes on from the critic `before`, if there is one.
+    It goes on from the critic `before`, if there is one, which has learned the first `old` of those classes.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class TaskTrainer:
         classes: int,
         known: int,
         before: Critic | None = None,
+        old: int = 0,
     ) -> None:
         self.net, self.ctx, self.known = net, ctx, known
         self.settings = ctx.settings
@@ -62,8 +64,8 @@ class TaskTrainer:
         """B in the annealing: steps per round."""
         net.begin(classes, generator=generator(ctx.seed, "private", task))
         self.critic = new_critic(ctx, known, task)
-        if before is not None:  # old classes, where it knows any, come first
-            self.critic.take_over(before, classes=known - classes)
+        if before is not None:
+            self.critic.take_over(before, classes=old)
         self.optimisers: Optimisers = gan_optimisers(
             self.settings, critic=self.critic.parameters(), generator=net.parameters()
         )
@@ -101,7 +103,7 @@ class TaskTrainer:
             self.weights = sampling_weights(task.images, task.targets, settings.gan.rare_power)
         rows = distributed.own(draw_rows(self.weights, size, generator=draws))
         targets = task.targets[rows].to(device)
-        classes = targets - task.class_indices[0]  # within the task
+        classes = within(task.class_indices, targets)
         told = targets if self.known == len(task.seen) else classes
         z = distributed.own(torch.randn(size, settings.generator.latent_dim, generator=draws)).to(device)
         u = distributed.own(torch.rand(size, generator=draws))

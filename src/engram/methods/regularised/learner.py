@@ -22,6 +22,7 @@ from engram.data.examples import Examples
 from engram.data.stream import Task
 from engram.gan.settings import RegularisationSettings
 from engram.memory.exemplars import Exemplars, balanced, pick
+from engram.methods.answering import classifier_answer
 from engram.methods.classifier import Classifier
 from engram.methods.learner import SILENT, Observer, State
 from engram.methods.regularised.importance import Weights, pull, to_device, widen
@@ -117,6 +118,10 @@ class RegularisedLearner:
     def scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes seen)."""
         return self.classifier.scores(images)
+
+    def answer_net(self) -> nn.Module:
+        """The classifier: (B, C, H, W) in [-1, 1] -> (B, classes seen)."""
+        return classifier_answer(self.classifier)
 
     def _before_step(self) -> None:
         weights = self._weights()

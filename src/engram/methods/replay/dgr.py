@@ -25,6 +25,7 @@ from engram.data.examples import Examples
 from engram.data.stream import Task
 from engram.gan.oversampling import draw_rows
 from engram.gan.settings import BaselineSettings
+from engram.methods.answering import classifier_answer
 from engram.methods.classifier import Classifier, frozen_classifier, normalise
 from engram.methods.classifier_phase import REPLAY_CLASSIFIER
 from engram.methods.learner import SILENT, Method, Observer, Progress, State, run_epochs
@@ -70,6 +71,10 @@ class DGR:
     def scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes seen)."""
         return self.classifier.scores(images)
+
+    def answer_net(self) -> nn.Module:
+        """The classifier: (B, C, H, W) in [-1, 1] -> (B, classes seen)."""
+        return classifier_answer(self.classifier)
 
     def _begin(self, task: Task) -> None:
         self.gan.begin(task.index, new=0 if task.index else 1, group=0, known=1)

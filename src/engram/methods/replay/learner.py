@@ -8,11 +8,12 @@ from functools import partial
 from typing import Generic, Literal, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.context import Context
 from engram.data.stream import Task
 from engram.gan.settings import ConditionalReplaySettings
+from engram.methods.answering import classifier_answer
 from engram.methods.classifier_phase import ClassifierPhase
 from engram.methods.learner import SILENT, Observer, Progress, State, run_epochs
 from engram.methods.replay.conditional_gan import GAN_SHARE, ConditionalGan, draw
@@ -61,6 +62,10 @@ class ConditionalReplayLearner(ABC, Generic[S]):
     def scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes seen)."""
         return self.classifier_phase.classifier.scores(images)
+
+    def answer_net(self) -> nn.Module:
+        """The classifier: (B, C, H, W) in [-1, 1] -> (B, classes seen)."""
+        return classifier_answer(self.classifier_phase.classifier)
 
     def features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, features), what the classifier makes of them."""

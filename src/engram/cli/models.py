@@ -1,0 +1,280 @@
+"""Commands about one model, or a run folder as one: learn, predict, sample, verify, forget, card."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engram.cli.shared import complain, console, parse_setting, print_checks, say, signals_set, tell_settings
+from engram.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from engram.model.learning import Learned
+    from engram.model.model import Model
+    from engram.model.predict import Prediction
+
+
+def do_learn(chosen: argparse.Namespace) -> int:
+    settings = dict(parse_setting(text) for text in chosen.set)
+    out = chosen.out or chosen.model
+    from engram.experiment.loop import Interrupted, Stop
+    from engram.experiment.progress import ConsoleDisplay, Display
+    from engram.model.learn import learn, work_folder
+
+    model, stop, was_left = begun(chosen, settings), Stop(), work_folder(out).exists()
+    if out.is_dir():
+        raise RunError(f"{out} is a run folder, which stays as it is; name a new file with --out, such as model.engram")
+    display = Display() if chosen.quiet else ConsoleDisplay(console(), verbose=chosen.verbose)
+    with signals_set(stop):
+        try:
+            learned = learn(
+                model, chosen.data, out, update=chosen.update, audit=chosen.audit, display=display, stop=stop
+            )
+        except Interrupted:
+            if not chosen.quiet:
+                words = (
+                    ["engram", "learn", *sys.argv[2:]] if len(sys.argv) > 2 else ["engram", "learn", str(chosen.model)]
+                )
+                say(f"saved; go on with the same command: {shlex.join(words)}")
+            return 130
+    if not chosen.quiet and learned is not None:
+        tell_learned(model, learned, out)
+    elif not chosen.quiet:
+        left = "; what was left of learning it is removed" if was_left else ""
+        say(f"{out} has learned this data already: nothing was changed{left}")
+    return 0
+
+
+def begun(chosen: argparse.Namespace, settings: dict[str, str]) -> Model:
+    """The model that is to learn: the one at the path, or a new one."""
+    from engram.model.model import Model
+
+    if chosen.model.exists():
+        flags = [flag for flag in ("method", "preset", "seed") if getattr(chosen, flag) is not None]
+        runtime = {name: value for name, value in settings.items() if name.startswith("runtime.")}
+        if (flags or settings != runtime) and made_as_asked(chosen, settings):  # the command that made it, once more
+            flags, settings = [], runtime
+        if flags:
+            raise ConfigError(f"--{flags[0]}: {chosen.model} has its own; leave it out, or name a new model")
+        return Model.open(chosen.model, strict=chosen.strict, settings=settings)
+    if chosen.out is not None:
+        raise RunError(f"{chosen.model} does not exist; check the path, or leave --out away to make a new model there")
+    model = created(chosen, settings)
+    if chosen.strict and not model.is_strict:
+        raise ConfigError(f"--strict: {model.config.method} stores {model.stores}; choose another --method")
+    return model
+
+
+def created(chosen: argparse.Namespace, settings: dict[str, str]) -> Model:
+    """A new model of these words."""
+    from engram.model.model import Model
+
+    return Model.create(
+        chosen.method or "dgmw", preset=chosen.preset or "auto", seed=chosen.seed or 0, settings=settings
+    )
+
+
+def made_as_asked(chosen: argparse.Namespace, settings: dict[str, str]) -> bool:
+    """Whether the model that is there has the settings that a new one of these words would have; `runtime` aside."""
+    from engram.model.model import Model
+
+    own, asked = Model.open(chosen.model).config, created(chosen, settings).config
+    return replace(asked, runtime=own.runtime) == own
+
+
+def tell_learned(model: Model, learned: Learned, out: Path) -> None:
+    """Accuracy, what grew, what is kept."""
+    new, old = f"{100 * learned.accuracy_new:.2f} % of {learned.tested_new}", "no test images of them in the data"
+    if learned.accuracy_old is not None:
+        old = f"{100 * learned.accuracy_old:.2f} % of {learned.tested_old}"
+        if learned.accuracy_old_before is not None:
+            old += f", before {100 * learned.accuracy_old_before:.2f} %"
+    say(f"accuracy over all {len(model.classes)} classes: these {new}; the other classes {old}")
+    growth = [layer for step in learned.steps for layer in step.facts.get("growth", {}).get("layers", [])]
+    if growth:
+        per_task = len(learned.steps[0].facts["growth"]["layers"])
+        before, after = (
+            sum(layer[key] for layer in part)
+            for key, part in (("weights_before", growth[:per_task]), ("weights_after", growth[-per_task:]))
+        )
+        say(f"the generator grew from {before:,} to {after:,} weights")
+    if memory := learned.steps[-1].facts.get("memory"):
+        parts = ", ".join(f"{name} {size / 1e6:.2f}" for name, size in memory["bytes"].items() if size)
+        say(f"kept of the past: {sum(memory['bytes'].values()) / 1e6:.2f} MB ({parts})")
+    if retention := learned.steps[-1].facts.get("retention"):
+        changed = ", ".join(model.classes[c] for c in retention["changed"]) or "none"
+        say(f"retention: {retention['classes']} classes, stored bits changed: {changed}")
+    for line in trust_lines(learned):
+        say(line)
+    say(f"{out}: {len(model.classes)} classes, {out.stat().st_size / 1e6:.2f} MB, {(model.digest or '')[:16]}")
+
+
+def trust_lines(learned: Learned) -> Iterator[str]:
+    """Calibration on the data's test images, and what was found of copies; nothing where neither was measured."""
+    found = learned.steps[-1].facts.get("calibration", {})
+    if "ece" in found:
+        before, after = (f"{100 * found[name]:.1f}" for name in ("ece_before", "ece"))
+        yield (
+            f"calibration error: {before} points without, {after} with the temperature; "
+            f"{100 * found['kept']:.1f} % of {found['tested']} test images are not called unknown"
+        )
+    for step in learned.steps:
+        privacy = step.facts.get("privacy", {"classes": [], "found": []})
+        for name, one in zip(privacy["classes"], privacy["found"], strict=True):
+            yield f"privacy of {name}: {one['verdict']}"
+
+
+def do_forget(chosen: argparse.Namespace) -> int:
+    from engram.model.card import write_card
+    from engram.model.learn import held, put, require_at_rest
+    from engram.model.model import Model
+
+    out = chosen.out or chosen.model
+    if out.is_dir():
+        raise RunError(f"{out} is a run folder, which stays as it is; name a new file with --out, such as model.engram")
+    with held(out) as work:
+        require_at_rest(out, work)
+        model = Model.open(chosen.model)
+        for name in chosen.classes:
+            step = model.forget(name, retrain=False)
+            if not chosen.quiet:
+                count = f"{step.facts['weights']:,} of {step.facts['all_weights']:,} weights"
+                say(f"forgot {step.classes[0]}: {count} are free again")
+        if chosen.retrain and model.classes:
+            model.relearn()
+        put(model, out, work)
+        write_card(model, out)
+    if not chosen.quiet:
+        for other in still_holding(model, out):
+            say(f"{other} still holds it: an earlier version of this model; delete it, or let it forget too")
+        say(f"{out}: {', '.join(model.classes) or 'no class'}")
+    return 0
+
+
+def still_holding(model: Model, path: Path) -> list[Path]:
+    """Model files in the same folder that hold a class which this model has forgotten: versions of the same model."""
+    from engram.errors import EngramError
+    from engram.model.file import SUFFIX, read
+
+    gone = {number for step in model.lineage if step.kind == "forgot" for number in step.ids}
+    found = []
+    for other in sorted(path.parent.glob(f"*{SUFFIX}")):
+        with suppress(EngramError, KeyError, TypeError, ValueError):
+            body = read(other).body
+            same = [step["data"] for step in body["lineage"][:1]] == [dict(step.data) for step in model.lineage[:1]]
+            if same and other != path and gone & {number for _, number in body["classes"]}:
+                found.append(other)
+    return found
+
+
+def do_sample(chosen: argparse.Namespace) -> int:
+    from engram.experiment.files import write_atomically
+    from engram.experiment.pictures import png, sheet
+    from engram.model.model import Model
+
+    if chosen.per_class < 1:
+        raise ConfigError(f"--per-class {chosen.per_class} must be 1 or more")
+    if chosen.verbose:
+        tell_settings(chosen.model)
+    model = Model.open(chosen.model)
+    words = chosen.classes.split(",") if chosen.classes else []
+    indices = [model.class_index(word.strip()) for word in words] or list(range(len(model.classes)))
+    grid = sheet(model.draw(indices, chosen.per_class, seed=chosen.seed), chosen.per_class)
+    try:
+        write_atomically(chosen.out, png(grid))
+    except OSError as error:
+        raise ConfigError(f"--out {chosen.out} cannot be written ({error}); name a .png file") from error
+    if not chosen.quiet:
+        say(f"{chosen.out}: {', '.join(model.classes[index] for index in indices)}")
+    return 0
+
+
+def do_predict(chosen: argparse.Namespace) -> int:
+    from engram.model.model import Model
+    from engram.model.predict import Unreadable, image_paths, predict
+
+    for flag, value in (("--top", chosen.top), ("--batch", chosen.batch)):
+        if value < 1:
+            raise ConfigError(f"{flag} {value} must be 1 or more")
+    if chosen.verbose:
+        tell_settings(chosen.model)
+    model, paths = Model.open(chosen.model), image_paths(chosen.images, sys.stdin)
+    write, unread = PREDICTIONS[chosen.format], 0
+    if chosen.format == "csv":
+        best = range(1, min(chosen.top, len(model.classes)) + 1)
+        write_csv(["path", *(f"{what}{n}" for n in best for what in CSV), "known"])
+    for answer in predict(
+        model, paths, top=chosen.top, batch=chosen.batch, on_error=chosen.on_error, unknown=chosen.unknown
+    ):
+        if isinstance(answer, Unreadable):
+            unread += 1
+            complain(f"engram: {answer.error}")
+        else:
+            write(answer)
+    return int(unread > 0)
+
+
+CSV = ("class", "probability")
+
+
+def write_csv(row: Sequence[object]) -> None:
+    """One line; names with commas, quotes or line breaks are quoted."""
+    csv.writer(sys.stdout, lineterminator="\n").writerow(row)
+
+
+def _tell_line(answer: Prediction) -> None:
+    best = zip(answer.names, answer.probabilities, strict=True)
+    if answer.known:
+        say(f"{answer.path}: {', '.join(f'{name} ({100 * share:.1f} %)' for name, share in best)}")
+    else:
+        say(f"{answer.path}: unknown (nearest: {', '.join(f'{name} {100 * share:.1f} %' for name, share in best)})")
+
+
+def _tell_json(answer: Prediction) -> None:
+    best = zip(answer.names, answer.probabilities, strict=True)
+    classes = [{"class": name, "probability": round(share, 6)} for name, share in best]
+    print(json.dumps({"path": str(answer.path), "classes": classes, "known": answer.known}))
+
+
+def _tell_csv(answer: Prediction) -> None:
+    best = zip(answer.names, answer.probabilities, strict=True)
+    columns = [value for name, share in best for value in (name, f"{share:.6f}")]
+    write_csv([answer.path, *columns, "true" if answer.known else "false"])
+
+
+PREDICTIONS = {"table": _tell_line, "jsonl": _tell_json, "csv": _tell_csv}
+"""How answers are written, by the name of the format."""
+
+
+def do_verify(chosen: argparse.Namespace) -> int:
+    from engram.model.verify import verify
+
+    if chosen.verbose:
+        tell_settings(chosen.model)
+    return print_checks(verify(chosen.model, chosen.audit), quiet=chosen.quiet)
+
+
+def do_card(chosen: argparse.Namespace) -> int:
+    out = chosen.out
+    if out is not None and out.suffix not in (".md", ".html"):
+        raise ConfigError(f"--out {out}: name a .md file for Markdown or a .html file for a page")
+    from engram.experiment.files import os_errors, write_atomically
+    from engram.model.card import card
+    from engram.model.card_page import as_html, as_markdown
+    from engram.model.model import Model
+
+    made = card(Model.open(chosen.model))
+    if out is None:
+        print(as_markdown(made), end="")
+        return 0
+    with os_errors(out):
+        write_atomically(out, (as_html if out.suffix == ".html" else as_markdown)(made).encode())
+    return 0

@@ -1,0 +1,53 @@
+"""Has anything of a class changed? Engrams against the shared weights as they are now. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from torch import Tensor
+
+from engram.memory.class_generator import fingerprint, reference_drawings
+from engram.memory.engram import Engram, content_hashes, extract
+
+
+def changed_classes(engrams: Sequence[Engram], weights: Sequence[Tensor]) -> list[int]:
+    """Indices of the classes of which a stored bit that they depend on is not what it was."""
+    return _differing(
+        known_now
+        for engram in engrams
+        for known_now in zip(engram.class_indices, engram.contents, content_hashes(engram, weights), strict=True)
+    )
+
+
+def redrawn_classes(engrams: Sequence[Engram], weights: Sequence[Tensor]) -> list[int]:
+    """Indices of the classes whose images for fixed noise are not, to the bit, what they were."""
+    return _differing(
+        known_now
+        for engram in engrams
+        for known_now in zip(engram.class_indices, engram.fingerprints, _fingerprints(engram, weights), strict=True)
+    )
+
+
+def largest_differences(engrams: Sequence[Engram], weights: Sequence[Tensor]) -> dict[int, int]:
+    """By class index, in grey levels: how far today's drawings are from the references, where a class has some."""
+    found: dict[int, int] = {}
+    for engram in engrams:
+        if not engram.references:
+            continue
+        nets = extract(engram, weights)
+        for index, name, net, known in zip(
+            engram.class_indices, engram.noise_names, nets, engram.references, strict=True
+        ):
+            apart = int((reference_drawings(net, name).int() - known.int()).abs().max())
+            found[index] = max(apart, found.get(index, 0))
+    return dict(sorted(found.items()))
+
+
+def _fingerprints(engram: Engram, weights: Sequence[Tensor]) -> Iterator[str]:
+    for net, name in zip(extract(engram, weights), engram.noise_names, strict=True):
+        yield fingerprint(net, name)
+
+
+def _differing(found: Iterable[tuple[int, str, str]]) -> list[int]:
+    """(class index, known, now) -> indices, each once: a class may have several engrams."""
+    return sorted({index for index, known, now in found if now != known})

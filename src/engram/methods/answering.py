@@ -1,0 +1,173 @@
+"""What answers, as one network, and a learner that holds nothing else.
+
+    classifier     trunk ─ linear ─> scores
+    critic         the critic's trunk ─ its class output ─> scores
+    nearest_mean   trunk ─ unit length ─> minus the distance to the mean of each class
+
+Such a network takes images in [-1, 1] and gives the scores that its learner gives. It can be exported, and together
+with the configuration its weights are enough to answer: no generator, no stored images, no optimiser.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, cast, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from engram.config import Config, MethodSettings
+from engram.context import Context, Shape
+from engram.data.stream import Task
+from engram.errors import ConfigError, unknown
+from engram.gan.settings import GanMethodSettings
+from engram.gan.step import new_critic
+from engram.methods.classifier import FEATURE_BATCH, Classifier, normalise
+from engram.methods.learner import SILENT, Learner, Observer, State
+from engram.nets.classifier import GrowingHead
+from engram.nets.critic import Critic
+from engram.seeding import generator
+
+Kind = Literal["classifier", "critic", "nearest_mean"]
+
+
+class NearestMean(nn.Module):
+    """A head without weights to learn: the nearer a class's mean, the higher its score."""
+
+    means: Tensor
+
+    def __init__(self, means: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("means", means)  # (classes, features) of unit length
+
+    @property
+    def classes(self) -> int:
+        """How many means it has."""
+        return self.means.shape[0]
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, features) -> (B, classes). Not `torch.cdist`, which has no counterpart in ONNX."""
+        away = F.normalize(features, dim=1)[:, None] - self.means  # (B, classes, features)
+        scores: Tensor = -torch.linalg.vector_norm(away, dim=2)
+        return scores
+
+
+class AnswerNet(nn.Module):
+    """Trunk and head, for answering alone: in eval mode, without gradients, and nobody else's."""
+
+    trunk: nn.Module
+    head: GrowingHead | NearestMean
+
+    def __init__(self, kind: Kind, trunk: nn.Module, head: GrowingHead | NearestMean) -> None:
+        super().__init__()
+        self.kind: Kind = kind
+        self.trunk, self.head = copy.deepcopy(trunk), copy.deepcopy(head)
+        self.eval().requires_grad_(False)
+
+    @property
+    def classes(self) -> int:
+        """How many it tells apart."""
+        return self.head.classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) in [-1, 1] -> (B, classes)."""
+        scores: Tensor = self.head(self.trunk(x))
+        return scores
+
+
+def classifier_answer(classifier: Classifier) -> AnswerNet:
+    """The classifier's own answer."""
+    trunk, head = classifier.net
+    assert isinstance(head, GrowingHead)
+    return AnswerNet("classifier", trunk, head)
+
+
+def critic_answer(critic: Critic) -> AnswerNet:
+    """The critic's class output; its score is left out."""
+    trunk = critic.trunk
+    assert isinstance(trunk, nn.Module)
+    return AnswerNet("critic", trunk, critic.classes)
+
+
+def nearest_mean_answer(classifier: Classifier, means: Tensor) -> AnswerNet:
+    """The mean that is nearest to the features; means (classes, features) of unit length."""
+    return AnswerNet("nearest_mean", classifier.net[0], NearestMean(means.to(classifier.ctx.device)))
+
+
+def blank_answer(ctx: Context[MethodSettings], kind: Kind, classes: int) -> AnswerNet:
+    """A network of this kind and size, whose weights are yet to be loaded."""
+    if kind not in get_args(Kind):
+        raise unknown("kind of answer", kind, get_args(Kind))
+    if kind == "critic":
+        assert isinstance(ctx.settings, GanMethodSettings), type(ctx.settings)
+        return critic_answer(new_critic(cast("Context[GanMethodSettings]", ctx), classes, 0))
+    classifier = Classifier(ctx)
+    head = classifier.net[1]
+    assert isinstance(head, GrowingHead)
+    if kind == "nearest_mean":
+        return nearest_mean_answer(classifier, torch.zeros(classes, head.weight.shape[1]))
+    head.grow(classes, generator=generator(0))
+    return classifier_answer(classifier)
+
+
+# ---------------------------------------------------------------- a learner that only answers
+
+
+class AnswerOnly:
+    """A learner that has done with learning: it answers as the one that it was taken from did."""
+
+    def __init__(self, ctx: Context[MethodSettings], net: AnswerNet) -> None:
+        self.ctx, self.net = ctx, net
+
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        """Refused: what learning needs is not here."""
+        raise ConfigError("this model only answers: its generator was left out; learn with the file that has it")
+
+    @torch.inference_mode()
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 -> (B, classes seen)."""
+        scores: Tensor = self.net(normalise(images.to(self.ctx.device)))
+        return scores
+
+    @torch.inference_mode()
+    def features(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 -> (B, features), what the trunk makes of them, in batches."""
+        parts = torch.split(images, FEATURE_BATCH)
+        return torch.cat([self.net.trunk(normalise(some.to(self.ctx.device))).cpu() for some in parts])
+
+    def answer_net(self) -> nn.Module:
+        """A copy of the network."""
+        return copy.deepcopy(self.net)
+
+    def state(self) -> State:
+        """What it takes to answer, beside the configuration."""
+        return {"kind": self.net.kind, "classes": self.net.classes, "net": dict(self.net.state_dict())}
+
+    def load(self, state: State) -> None:
+        """Answer with this network from now on."""
+        self.net = blank_answer(self.ctx, state["kind"], state["classes"])
+        self.net.load_state_dict(state["net"])
+
+
+def answer_only(learner: Learner, config: Config, shape: Shape, device: torch.device) -> AnswerOnly:
+    """What a learner needs to answer and nothing else; the learner was built with this configuration."""
+    net = learner.answer_net()
+    if not isinstance(net, AnswerNet):
+        raise ConfigError(
+            f"{config.method} answers with a {type(net).__name__}, which a state cannot rebuild: "
+            "save the whole model, or return an engram.methods.answering.AnswerNet from its answer_net"
+        )
+    return AnswerOnly(_context(config, shape, device), net.to(device))
+
+
+def rebuild_answer(config: Config, shape: Shape, state: State, device: torch.device) -> AnswerOnly:
+    """Back from the state of an `AnswerOnly`."""
+    ctx = _context(config, shape, device)
+    made = AnswerOnly(ctx, blank_answer(ctx, "classifier", 0))
+    made.load(state)
+    return made
+
+
+def _context(config: Config, shape: Shape, device: torch.device) -> Context[MethodSettings]:
+    return Context(shape, config.classifier, config.settings, config.seed, device, config.runtime.precision)

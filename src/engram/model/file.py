@@ -1,0 +1,108 @@
+"""A model as one file: safetensors, with everything that is no tensor as JSON in its header. Loading runs nothing.
+
+    products-v4.engram
+    ├── header    {"__metadata__": {"engram": {"format", "digest", "body", "tree"}}, tensors' places}
+    └── tensors   weights, engrams, classifier
+
+`body` says what the model is (model.py), `tree` where each tensor stands in the learner's state. `digest` is a SHA-256
+over body, tree and the bits of every tensor: the model's identity, which its successors name as their parent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+
+from engram.errors import RunError
+from engram.experiment.checkpoint import fingerprint, lift, lower
+from engram.experiment.files import os_errors, write_atomically
+
+SUFFIX = ".engram"
+FORMAT = 1
+"""Of the files that this version writes and reads."""
+KEY = "engram"
+"""Under which the header holds all that is ours. One key: the order of several is not fixed."""
+REMEDY = "restore it from a copy"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file holds."""
+
+    body: dict[str, Any]
+    state: dict[str, Any]
+    digest: str
+
+
+def digest_of(body: dict[str, Any], state: dict[str, Any]) -> str:
+    """The model's identity."""
+    text = json.dumps(body, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(f"{FORMAT}\n{text}\n{fingerprint(state)}".encode()).hexdigest()
+
+
+def pack(body: dict[str, Any], state: dict[str, Any]) -> bytes:
+    """The bytes of a file; the same for the same model."""
+    tensors: dict[str, torch.Tensor] = {}
+    tree = lift(state, "", tensors)
+    whole = {"format": FORMAT, "digest": digest_of(body, state), "body": body, "tree": tree}
+    return to_bytes(tensors, {KEY: json.dumps(whole, allow_nan=False)})
+
+
+def unpack(payload: bytes, origin: Path | str) -> Contents:
+    """What the bytes hold, if they are whole and of a format that this version reads."""
+    whole = _header(payload, origin)
+    number = whole.get("format")
+    if number != FORMAT:
+        newer = isinstance(number, int) and number > FORMAT
+        remedy = "update Engram" if newer else REMEDY
+        raise RunError(f"{origin} is of model format {number!r}, this version reads format {FORMAT}; {remedy}")
+    try:
+        body, state = whole["body"], lower(whole["tree"], from_bytes(payload))
+        if digest_of(body, state) != whole["digest"]:
+            raise damaged(origin, "its contents do not match their checksum")
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
+        raise damaged(origin, f"{type(error).__name__}: {error}") from error
+    return Contents(body, state, whole["digest"])
+
+
+def _header(payload: bytes, origin: Path | str) -> dict[str, Any]:
+    """Our part of the header, before any tensor is looked at."""
+    try:
+        (size,) = struct.unpack_from("<Q", payload)
+        whole = json.loads(json.loads(payload[8 : 8 + size])["__metadata__"][KEY])
+    except (struct.error, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        raise RunError(f"{origin} is not an Engram model, or is damaged; {REMEDY}") from None
+    if not isinstance(whole, dict):
+        raise damaged(origin, "its header is no model's")
+    return whole
+
+
+def read(path: Path) -> Contents:
+    """A file's contents."""
+    try:
+        return unpack(path.read_bytes(), path)
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}; check the path") from error
+
+
+def write(path: Path, body: dict[str, Any], state: dict[str, Any]) -> str:
+    """Whole or not at all; the model's digest."""
+    payload = pack(body, state)
+    with os_errors(path, kept="the version before, if there was one, is intact"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, payload)
+    return digest_of(body, state)
+
+
+def damaged(origin: Path | str, why: str) -> RunError:
+    """An error for a file that is not what it was."""
+    return RunError(f"{origin} is damaged: {why}; {REMEDY}")

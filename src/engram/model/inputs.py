@@ -1,0 +1,115 @@
+"""What a user asks about, as uint8 images of the model's shape: files, PIL images, numpy and torch arrays.
+
+Values are checked, never guessed: whole numbers are grey levels 0 to 255, floating-point numbers lie between 0 and 1.
+Everything else is refused with a line that says what was found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from engram.context import Shape
+from engram.data.datasets import resize
+from engram.data.formats import decode_image
+from engram.data.raw import Pixels
+from engram.errors import DataError
+
+
+def as_images(x: Any, shape: Shape) -> Tensor:
+    """(B, C, H, W) uint8 of this shape, from one image or many; images of another size are scaled.
+
+    x: a path, a PIL image, an array, or a sequence of paths, PIL images or arrays. An array of one image is (H, W),
+    (H, W, C) or (C, H, W), of many (B, H, W), (B, H, W, C) or (B, C, H, W).
+    """
+    if isinstance(x, np.ndarray | Tensor):
+        return _scaled(as_pixels(x, shape[0]), shape)
+    if isinstance(x, str | os.PathLike | Image.Image):
+        x = [x]
+    if not isinstance(x, Sequence) or isinstance(x, bytes):
+        raise DataError(f"images cannot be a {type(x).__name__}; give paths, PIL images, or numpy or torch arrays")
+    if not x:
+        return torch.empty(0, *shape, dtype=torch.uint8)
+    return torch.cat([_one(item, number, shape) for number, item in enumerate(x)])
+
+
+def _one(item: Any, number: int, shape: Shape) -> Tensor:
+    if isinstance(item, str | os.PathLike):
+        return _scaled(decode_image(Path(item), shape[0])[None], shape)
+    if isinstance(item, Image.Image):
+        return _scaled(decode_image(item, shape[0])[None], shape)
+    if isinstance(item, np.ndarray | Tensor):
+        pixels = as_pixels(item, shape[0])
+        if len(pixels) != 1:
+            raise DataError(f"image {number} of the list has the shape {tuple(item.shape)}; it must be one image")
+        return _scaled(pixels, shape)
+    raise DataError(f"image {number} of the list is a {type(item).__name__}; give paths, PIL images or arrays")
+
+
+def _scaled(pixels: Pixels, shape: Shape) -> Tensor:
+    return resize(pixels, shape[1])
+
+
+def as_pixels(array: npt.NDArray[Any] | Tensor, channels: int) -> Pixels:
+    """(B, C, H, W) uint8 with so many channels; values and channels are checked, the size stays."""
+    if isinstance(array, Tensor):
+        array = array.detach().cpu().numpy()
+    return _with_channels(_laid_out(as_grey_levels(array), channels), channels)
+
+
+def as_grey_levels(array: npt.NDArray[Any]) -> Pixels:
+    """Values 0 to 255: whole numbers as they are, floating-point numbers times 255.
+
+    >>> as_grey_levels(np.array([0.0, 0.5, 1.0])).tolist()
+    [0, 128, 255]
+    >>> as_grey_levels(np.array([-1.0, 1.0]))
+    Traceback (most recent call last):
+    engram.errors.DataError: images of float64 lie between -1 and 1; give 0…1, or whole numbers 0…255
+    """
+    kind = array.dtype.kind
+    if array.dtype == np.uint8 or array.size == 0:
+        return array.astype(np.uint8, copy=False)
+    if kind not in "iuf":
+        raise DataError(f"images of {array.dtype} cannot be read; give uint8 0…255, or floating-point numbers 0…1")
+    if kind == "f" and not np.isfinite(array).all():
+        raise DataError(f"images of {array.dtype} hold NaN or infinite values; clean them first")
+    low, high = array.min().item(), array.max().item()
+    top = 1 if kind == "f" else 255
+    if low < 0 or high > top:
+        raise DataError(f"images of {array.dtype} lie between {low:g} and {high:g}; give 0…1, or whole numbers 0…255")
+    return np.rint(array * 255).astype(np.uint8) if kind == "f" else array.astype(np.uint8)
+
+
+def _laid_out(array: Pixels, channels: int) -> Pixels:
+    """(B, C, H, W), from the layouts of `as_images`. Where two fit, the model's own number of channels decides."""
+    found = tuple(array.shape)
+    if array.ndim == 2:
+        return array[None, None]
+    if array.ndim == 3:
+        if found[0] == channels == 3:  # three grey images look the same: for a colour model it is one in colour
+            return array[None]
+        return array.transpose(2, 0, 1)[None] if found[2] in (1, 3) else array[:, None]
+    if array.ndim == 4 and found[1] in (1, 3) and (found[3] not in (1, 3) or found[1] == channels):
+        return array
+    if array.ndim == 4 and found[3] in (1, 3):
+        return array.transpose(0, 3, 1, 2)
+    raise DataError(f"images have the shape {found}; give (B, H, W), (B, H, W, C) or (B, C, H, W) with C = 1 or 3")
+
+
+def _with_channels(pixels: Pixels, channels: int) -> Pixels:
+    found = pixels.shape[1]
+    if 0 in pixels.shape[2:]:
+        raise DataError(f"images have the shape {tuple(pixels.shape)}: there is nothing to see")
+    if found == channels:
+        return np.ascontiguousarray(pixels)
+    if found == 1:  # grey is a colour too
+        return np.repeat(pixels, channels, axis=1)
+    raise DataError(f"images have {found} channels, the model takes {channels}; convert them to grey first")

@@ -1,0 +1,245 @@
+"""Data as a user has it -> the next tasks of a model: checked, in the model's own numbers, one size, one digest.
+
+    folder, npz, a named set, (images, labels), Dataset, ClassStream ──> Dataset ──> ClassStream after the known classes
+
+Classes are told apart by name. A class that is known already is refused, unless the user wants it updated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.config import StreamSettings
+from engram.context import Shape
+from engram.data import formats
+from engram.data.datasets import Dataset, Split, assemble, load_dataset
+from engram.data.raw import ImageFiles, Raw, RawSet, broken, digest, fingerprints
+from engram.data.stream import ClassStream
+from engram.errors import DataError
+from engram.model.inputs import as_pixels
+
+LEAST_IMAGES = 4
+"""Of every class, to learn from."""
+UNKNOWN = "unknown"
+"""The answer for an image that no class fits; no class may have this name."""
+
+
+@dataclass(frozen=True)
+class Intake:
+    """What a model is about to learn."""
+
+    dataset: Dataset
+    """In the model's numbers: the known classes first, in their places, then the new ones."""
+    stream: ClassStream
+    new: tuple[str, ...]
+    updated: tuple[str, ...]
+    digests: dict[str, str]
+    """By class, of its training images."""
+    notes: tuple[str, ...]
+
+
+def take_in(
+    data: Any,
+    settings: StreamSettings,
+    *,
+    shape: Shape | None,
+    known: Sequence[str],
+    start: int,
+    update: bool,
+    done: Sequence[str] = (),
+) -> Intake:
+    """The next tasks. `shape`: of the model's images, None for a new model; `start`: how many tasks came before.
+
+    `done`: classes of the data that were learned before this start, whose training images may be deleted by now.
+    """
+    tasks = settings.classes_per_task, settings.first_task
+    if isinstance(data, ClassStream):
+        tasks, order = (data.classes_per_task, data.first_task), [data.class_names[c] for c in data.order]
+        found = data.dataset
+        train = data.hand_over()
+    else:
+        found = read(data, settings, shape=shape, known=known)
+        train = found.take_train()
+        order = brought(found)
+        if settings.order is not None:
+            order = [name for name in settings.order if name in order] + [n for n in order if n not in settings.order]
+    order, known = [name for name in order if name not in done], tuple(dict.fromkeys((*known, *done)))
+    _check_shape(found, shape, settings.image_size)
+    _check_names(found, order, known, update)
+    _check_counts(found, order)
+    names = (*known, *(name for name in order if name not in known))
+    dataset = _renumbered(found, train, names)
+    digests = class_digests(dataset.train, names, order)
+    each, first = (min(count, len(order)) if count else count for count in tasks)
+    stream = ClassStream(
+        dataset,
+        each or 1,
+        first_task=first if not start else None,
+        order=[names.index(name) for name in order],
+        known=range(len(known)),
+        start=start,
+        validation=settings.validation,
+    )
+    new, updated = (tuple(name for name in order if (name in known) == old) for old in (False, True))
+    return Intake(dataset, stream, new, updated, digests, dataset.notes)
+
+
+def brought(dataset: Dataset) -> list[str]:
+    """The classes that it has training images of."""
+    return [name for name, count in zip(dataset.class_names, dataset.train_counts, strict=True) if count]
+
+
+def read(data: Any, settings: StreamSettings, *, shape: Shape | None, known: Sequence[str]) -> Dataset:
+    """Files or arrays -> images of one size, with a test part. A data set stays what it is."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, tuple) and len(data) == 2:
+        raw, name, origin, kind = _from_arrays(*data), "arrays", "the arrays", ""
+    elif isinstance(data, str | os.PathLike):
+        text = os.fspath(data)
+        name = f"npz:{text}" if text.endswith(".npz") and ":" not in text else text
+        name = f"folder:{text}" if ":" not in name and os.path.isdir(os.path.expanduser(text)) else name
+        kind, _, place = name.partition(":")
+        origin = str(Path(os.path.expanduser(place)))
+        if kind == "npz":
+            raw = _from_npz(Path(origin))
+        elif kind == "folder":
+            raw = formats.read_own_folder(Path(origin), known=known)
+        elif kind in (".", "..") or os.sep in name:
+            raise DataError(f"{name}: no such folder or file; check the path")
+        else:
+            return load_dataset(name, holdout=settings.holdout, image_size=settings.image_size)
+    else:
+        raise DataError(
+            f"data cannot be a {type(data).__name__}; give a folder, an .npz file, (images, labels) or a ClassStream"
+        )
+    raw, note = _with_channels(raw, shape, origin)
+    # a model is handed on: whose disc the images lay on is nobody's business
+    called = name if ":" not in name else f"{kind}:{Path(origin).name}"
+    dataset = assemble(called, raw, origin, holdout=settings.holdout, size=settings.image_size, by_name=True)
+    dataset.notes += note
+    return dataset
+
+
+def _from_arrays(images: Any, labels: Any) -> RawSet:
+    """Images of any layout that `as_pixels` knows, and a class for each: names or whole numbers."""
+    if not isinstance(images, np.ndarray | Tensor):
+        raise DataError(f"images cannot be a {type(images).__name__}; give a numpy or torch array, or a folder")
+    words = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else list(labels)
+    if wrong := next((word for word in words if not isinstance(word, str | int | np.integer)), None):
+        raise DataError(f"label {wrong!r} is no class; give names or whole numbers, one an image")
+    if len(images) == 0:
+        raise DataError("there are no images; give some of every class")
+    grey = images.ndim == 3 or (images.ndim == 4 and 1 in (images.shape[1], images.shape[3]))
+    pixels = as_pixels(images, 1 if grey else 3)
+    if len(pixels) != len(words):
+        raise DataError(f"there are {len(pixels)} images and {len(words)} labels; give one label an image")
+    names = tuple(dict.fromkeys(map(str, words)))
+    numbers = {name: number for number, name in enumerate(names)}
+    return RawSet(Raw(pixels, np.array([numbers[str(word)] for word in words], np.int64)), None, names)
+
+
+def _from_npz(path: Path) -> RawSet:
+    """Any whole numbers as labels; a class is called as `class_names` says, or by its number."""
+    train, test, names = formats.npz_set(path)
+    parts = [train] if test is None else [train, test]
+    numbers = sorted({int(label) for part in parts for label in part.labels})
+    if names and not (numbers[0] >= 0 and numbers[-1] < len(names)):
+        raise broken(path, f"label {numbers[-1]} has no name in class_names", "name each label once")
+    places = {number: place for place, number in enumerate(numbers)}
+
+    def renumber(part: Raw) -> Raw:
+        return Raw(part.images, np.array([places[int(label)] for label in part.labels], np.int64))
+
+    called = tuple(names[number] if names else str(number) for number in numbers)
+    return RawSet(renumber(train), None if test is None else renumber(test), called)
+
+
+def _with_channels(raw: RawSet, shape: Shape | None, origin: str) -> tuple[RawSet, tuple[str, ...]]:
+    """With the model's number of channels: grey images suit a colour model, the other way round is refused."""
+    found = raw.train.channels
+    if shape is None or found == shape[0]:
+        return raw, ()
+    if found == 3:
+        raise broken(origin, "holds images in colour, the model takes grey ones", "convert them, or make a new model")
+
+    def coloured(part: Raw) -> Raw:
+        images = part.images
+        if isinstance(images, ImageFiles):
+            return replace(part, images=replace(images, channels=3))
+        return replace(part, images=np.repeat(images, 3, axis=1))
+
+    test = None if raw.test is None else coloured(raw.test)
+    return replace(raw, train=coloured(raw.train), test=test), ("grey images, taken as coloured ones",)
+
+
+def class_digests(train: Split, names: Sequence[str], classes: Sequence[str]) -> dict[str, str]:
+    """By class, a digest of its training images at the model's size, whatever its number."""
+    images, labels = train.images.numpy(), train.labels.numpy()
+    own = {name: images[labels == names.index(name)] for name in classes}
+    return {name: digest(fingerprints("train", some, np.zeros(len(some), np.int64))) for name, some in own.items()}
+
+
+def _check_shape(dataset: Dataset, shape: Shape | None, size: int) -> None:
+    wanted = (dataset.shape[0], size, size) if shape is None else shape
+    if dataset.shape != wanted:
+        found, asked = ("x".join(map(str, one)) for one in (dataset.shape, wanted))
+        raise DataError(
+            f"{dataset.name}: images are {found} (channels, height, width), the model takes {asked}; "
+            f"load them with image_size={wanted[1]}, and convert colour to grey where the model is grey"
+        )
+
+
+def _check_names(dataset: Dataset, order: Sequence[str], known: Sequence[str], update: bool) -> None:
+    if again := [name for name in order if name in known]:
+        if not update:
+            raise DataError(
+                f"{dataset.name}: class {again[0]!r} is known already; leave it out, or add these images to it by "
+                "update=True (engram learn --update)"
+            )
+    elif update:
+        raise DataError(f"{dataset.name}: no class of it is known, so there is nothing to update; leave update out")
+    for name in order:
+        if name == UNKNOWN or not name.strip() or not name.isprintable():
+            raise DataError(f"{dataset.name}: a class cannot be called {name!r}; give it another name")
+
+
+def _check_counts(dataset: Dataset, order: Sequence[str]) -> None:
+    counts = dict(zip(dataset.class_names, dataset.train_counts, strict=True))
+    tested = torch.bincount(dataset.test.labels, minlength=len(dataset.class_names)).tolist()
+    tests = dict(zip(dataset.class_names, tested, strict=True))
+    for name in order:
+        if counts[name] < LEAST_IMAGES or not tests[name]:
+            raise DataError(
+                f"{dataset.name}: class {name!r} has {counts[name] + tests[name]} image(s), {counts[name]} of them to "
+                f"learn from and {tests[name]} to test with; {LEAST_IMAGES} and 1 are the least: add images of it"
+            )
+
+
+def _renumbered(dataset: Dataset, train: Split, names: tuple[str, ...]) -> Dataset:
+    """The same images under the model's numbers; test images of classes that the model will not know are left out."""
+    numbers = torch.tensor([names.index(name) if name in names else -1 for name in dataset.class_names])
+
+    def part(split: Split) -> Split:
+        labels = numbers[split.labels]
+        kept = labels >= 0
+        return Split(split.images, labels) if bool(kept.all()) else Split(split.images[kept], labels[kept])
+
+    return Dataset(
+        dataset.name,
+        names,
+        dataset.digest,
+        dataset.variant,
+        train=part(train),
+        test=part(dataset.test),
+        scaling=dataset.scaling,
+        notes=dataset.notes,
+    )

@@ -1,0 +1,217 @@
+"""Learning from file to file: a model goes on in a folder beside its file until it is done, whatever happens.
+
+    products.engram ──> products.engram.learning/ ──> products.engram
+                        a run folder: config, records, checkpoint
+
+The folder holds the model, never its images. Killed and called again with the same data, learning goes on where it was
+and ends with the same bits. Of the data, the classes that are not learned yet are enough.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engram.config import differences
+from engram.data.datasets import Dataset
+from engram.data.stream import ClassStream
+from engram.errors import ConfigError, DataError, RunError
+from engram.experiment import checkpoint
+from engram.experiment.files import LOCK, move, os_errors
+from engram.experiment.folder import (
+    CONFIG,
+    Origin,
+    describe_data,
+    is_run,
+    locked,
+    note_environment,
+    read_origin,
+    write_origin,
+)
+from engram.experiment.loop import Stop
+from engram.experiment.progress import Display
+from engram.experiment.records import read_records
+from engram.model.card import write_card
+from engram.model.file import SUFFIX
+from engram.model.intake import Intake, brought, read
+from engram.model.learning import Learned, loop_for, note_in, old_accuracy, require_learns, take_in, take_over
+from engram.model.lineage import Step
+from engram.model.model import Model
+
+NEW = "model.new"
+"""In the work folder: the model that is done, before it takes its place."""
+
+
+def work_folder(path: Path) -> Path:
+    """Where a model learns that will be written to `path`."""
+    return path.with_name(f"{path.name}.learning")
+
+
+@contextmanager
+def held(path: Path) -> Iterator[Path]:
+    """Keep other processes from changing the model at `path`; its work folder, which goes where it holds nothing."""
+    work = work_folder(path)
+    with locked(work):
+        try:
+            yield work
+        finally:
+            if not is_run(work):
+                shutil.rmtree(work, ignore_errors=True)
+
+
+def require_at_rest(path: Path, work: Path) -> None:
+    """Nobody has begun to learn there and not finished."""
+    if is_run(work):
+        raise RunError(f"{path} is in the middle of learning; finish it by the same `engram learn`, or remove {work}")
+
+
+def put(model: Model, out: Path, work: Path) -> None:
+    """Write the model by way of its work folder: a process killed while it writes leaves nothing beside `out`."""
+    if out.is_dir():
+        raise RunError(f"{out} is a folder; name a file, such as {out / 'model'}{SUFFIX}")
+    model.save(work / NEW, card=False)
+    with os_errors(out, kept="the version before, if there was one, is intact"):
+        move(work / NEW, out)
+    model.path = out
+
+
+def learn(
+    model: Model,
+    data: Any,
+    out: Path,
+    *,
+    update: bool = False,
+    audit: Path | None = None,
+    display: Display | None = None,
+    stop: Stop | None = None,
+) -> Learned | None:
+    """Learn `data` and write the model to `out`; goes on with what an earlier call has begun there.
+
+    None where there is nothing to do: an earlier call was killed when all was done and only its folder was left, or
+    an update brings the very images that were learned last. `audit`: see `Model.learn`.
+    """
+    if audit is not None and audit.resolve() == out.resolve():
+        raise ConfigError(f"{audit} cannot be model and audit file in one; name another file, apart from the model")
+    left = work_folder(out).exists()
+    with held(out) as work:
+        begun = _begun(model, out, work, update)
+        if begun is None:
+            require_learns(model, update)
+            if not isinstance(data, ClassStream):
+                data = read(data, model.config.stream, shape=model.shape, known=model.classes)
+                if (left or update) and was_last(model.lineage, data, update):
+                    return None
+        intake = _take_in(model, data, update, begun, work)
+        origin = begun or _origin(model, intake, update)
+        _require_same_images(work, origin, intake)
+        audited = note_in(model, audit, intake, str(origin.data["digest"]))
+        if begun is None:
+            write_origin(work, origin)
+        before = old_accuracy(model, intake)
+        loop = loop_for(model, intake, work, display=display, stop=stop)
+        offset = loop.restore()
+        moved = [f"since the start, {line}; the last bits may differ" for line in note_environment(work, model.device)]
+        loop.go(intake.dataset, intake.stream, offset, (*intake.notes, *moved))
+        learned = take_over(model, loop, intake, before, audited)
+        put(model, out, work)
+        write_card(model, out)
+        _clear(work, out)
+    return learned
+
+
+def _origin(model: Model, intake: Intake, update: bool) -> Origin:
+    data = {**describe_data(intake.dataset), "parent": model.digest, "update": update, "classes": intake.digests}
+    return Origin(model.config, data)
+
+
+def _begun(model: Model, out: Path, work: Path, update: bool) -> Origin | None:
+    """What was begun there and is not done; what a process left that was killed when all was done is removed."""
+    if not is_run(work):
+        return None
+    begun = read_origin(work)
+    if model.path == out and is_outcome(model.lineage, begun):
+        write_card(model, out)
+        _clear(work, out)
+        return None
+    _require_same(work, begun, model, update)
+    return begun
+
+
+def _clear(work: Path, out: Path) -> None:
+    """Remove all but the lock. What tells whose it was goes last: after a kill in the middle it can be understood."""
+    with os_errors(work, kept=f"{out} is whole"):
+        for entry in sorted(work.iterdir(), key=lambda entry: entry.name == CONFIG):
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != LOCK:
+                entry.unlink()
+
+
+def last_learned(lineage: Sequence[Step]) -> tuple[Step, ...]:
+    """The tasks that were learned last, all from the same data and the same model; none after a forgotten class."""
+    ends = itertools.takewhile(lambda step: _whence(step) == _whence(lineage[-1]), reversed(lineage))
+    return tuple(step for step in ends if step.kind == "learned")
+
+
+def _whence(step: Step) -> tuple[str | None, Any]:
+    """The model and the data that a step came from; of the data, None where nothing was learned."""
+    return step.parent, step.data.get("digest")
+
+
+def is_outcome(lineage: Sequence[Step], begun: Origin) -> bool:
+    """Whether a model is what came of the learning that was begun so."""
+    whence = begun.data.get("parent"), begun.data.get("digest")
+    return any(_whence(step) == whence for step in last_learned(lineage))
+
+
+def was_last(lineage: Sequence[Step], dataset: Dataset, update: bool) -> bool:
+    """Whether these very images, under these names, are the last that was learned."""
+    last = last_learned(lineage)
+    names = {name for step in last for name in step.classes}
+    again = {step.data.get("digest") for step in last} == {dataset.digest} and names == {*brought(dataset)}
+    return again and update == any(step.updated for step in last)
+
+
+def tasks_done(work: Path, model: Model) -> list[list[str]]:
+    """The tasks that were learned there to the end, by their classes."""
+    saved, head = checkpoint.load(work), next(read_records(work), None)
+    if saved is None or head is None:
+        return []
+    count = int(saved.meta["task"]) - model.tasks
+    return [[head["class_names"][number] for number in task] for task in head["tasks"][: max(0, count)]]
+
+
+def _take_in(model: Model, data: Any, update: bool, begun: Origin | None, work: Path) -> Intake:
+    """All of the data where all of it is still there, so that nothing differs from learning without a stop."""
+    done = [] if begun is None else tasks_done(work, model)
+    if begun is None or not done:
+        return take_in(model, data, update=update)
+    with suppress(DataError):
+        whole = take_in(model, data, update=update)
+        if whole.digests == begun.data.get("classes"):
+            return whole
+    return take_in(model, data, update=update, done=done)
+
+
+def _remedy(work: Path) -> str:
+    return f"finish that first, or remove {work} to begin anew"
+
+
+def _require_same(work: Path, begun: Origin, model: Model, update: bool) -> None:
+    """What was begun there is what is asked for now."""
+    if begun.data.get("parent") != model.digest or begun.data.get("update") != update:
+        raise RunError(f"{work} holds the learning of another model or of other data; {_remedy(work)}")
+    here = replace(begun.config, runtime=model.config.runtime)
+    if other := differences(here, model.config):
+        raise RunError(f"{work} was begun with other settings ({other[0]}); {_remedy(work)}")
+
+
+def _require_same_images(work: Path, begun: Origin, intake: Intake) -> None:
+    classes = begun.data.get("classes", {})
+    if wrong := [name for name, digest in intake.digests.items() if classes.get(name) != digest]:
+        raise RunError(f"{work} was begun with other images of {wrong[0]!r}; {_remedy(work)}")

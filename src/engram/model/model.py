@@ -1,0 +1,532 @@
+"""The model: a learner, the names of its classes, its settings and its lineage. What users hold in their hands.
+
+    Model.create ──> learn(data) ──> save("v1.engram") ──> Model.open("v1.engram") ──> learn(more) ──> …
+
+    >>> from engram import Model, load_dataset
+    >>> model = Model.create(preset="fast", settings={"stream.order": "3,5", "stream.classes_per_task": 2})
+    >>> model.classes
+    ()
+
+A run folder opens as a model too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from engram.context import Shape
+from engram.data.datasets import Check
+from engram.errors import ConfigError, RunError, unknown
+from engram.evaluation.trust import measure
+from engram.experiment.loop import Stop
+from engram.experiment.machine import prepare
+from engram.experiment.progress import Display
+from engram.methods.answering import AnswerNet, AnswerOnly, answer_only, rebuild_answer
+from engram.methods.classifier import normalise
+from engram.methods.learner import KeepsEngrams, Learner, Samples
+from engram.methods.registry import configure, find_method
+from engram.model import file, hub, learning
+from engram.model.inputs import as_images
+from engram.model.intake import UNKNOWN
+from engram.model.learning import Learned
+from engram.model.lineage import Step, now
+from engram.model.parts import Parts, read_parts
+from engram.seeding import generator
+
+BATCH = 256
+"""Images that are answered at a time."""
+VALIDATION = 0.1
+"""Share of a task's images that a model keeps out of the training, to calibrate its answers; 0 in benchmarks."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says of images."""
+
+    probabilities: Tensor
+    """(B, classes)"""
+    known: Tensor
+    """(B,) bool: whether a class fits at all."""
+
+
+class Model:
+    """A classifier that goes on learning. Make one with `Model.create` or `Model.open`.
+
+    >>> from engram import Model, load_dataset
+    >>> digits = load_dataset("digits").take_train()
+    >>> model = Model.create(preset="fast")
+    >>> for number, name in ((3, "three"), (5, "five")):  # a month may lie between them
+    ...     learned = model.learn(digits.images[digits.labels == number][:12], [name] * 12)
+    >>> model
+    Model(dgmw, 2 classes, 2 tasks)
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.config, self.shape = parts.config, parts.shape
+        self.device = prepare(parts.config.runtime)
+        self.method = find_method(parts.config.method)
+        self.ids = dict(parts.ids)
+        """Class -> its number, in order of appearance; a number is never given again."""
+        self.next_id, self.tasks, self.lineage = parts.next_id, parts.tasks, parts.lineage
+        self.trust = parts.trust
+        """How far answers can be trusted; None where no images were kept out for that."""
+        self.within_task, self.digest, self.path = parts.within_task, parts.digest, parts.path
+        self.learner: Learner | None = None
+        self._net: nn.Module | None = None
+        """What answers, once it was asked for."""
+        if parts.shape is not None:
+            self.learner = self._restored(parts, parts.shape)
+
+    def _restored(self, parts: Parts, shape: Shape) -> Learner:
+        try:
+            if parts.answers_only:
+                return rebuild_answer(parts.config, shape, parts.state, self.device)
+            learner = self.new_learner(shape)
+            if parts.state:
+                learner.load(parts.state)
+            return learner
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:
+            what = f"its weights do not fit its settings ({type(error).__name__}: {str(error).splitlines()[0]})"
+            raise file.damaged(parts.path or "the model", what) from error
+
+    # ---------------------------------------------------------------- make, open, save
+
+    @classmethod
+    def create(
+        cls,
+        method: str = "dgmw",
+        *,
+        preset: str = "auto",
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Model:
+        """A model that knows nothing yet. `settings`: `group.field` -> value; `engram list settings` shows all.
+
+        >>> from engram import Model
+        >>> model = Model.create("dgma", preset="fast", seed=1, settings={"stream.image_size": 64})
+        >>> model.classes, model.is_strict
+        ((), True)
+        """
+        base = {"stream.validation": VALIDATION, **(settings or {})}
+        config = configure(dataset="model", method=method, preset=preset, seed=seed, settings=base)
+        if find_method(method).given_all_data:
+            raise ConfigError(f"{method} learns from the images of all classes at once: a model cannot keep them")
+        return cls(Parts(config))
+
+    @classmethod
+    def open(cls, path: str | Path, *, strict: bool = False, settings: Mapping[str, Any] | None = None) -> Model:
+        """A model file, or a run folder. `strict`: refuse a model that stores real images.
+
+        `settings`: `runtime` alone may be set anew, where and how it computes.
+
+        >>> import tempfile
+        >>> from engram import Model
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     digest = Model.create(preset="fast").save(f"{folder}/new.engram")
+        ...     Model.open(f"{folder}/new.engram", strict=True, settings={"runtime.threads": 1})
+        Model(dgmw, 0 classes, 0 tasks)
+        """
+        return cls._opened(read_parts(Path(path), settings or {}), strict)
+
+    @classmethod
+    def _opened(cls, parts: Parts, strict: bool) -> Model:
+        model = cls(parts)
+        if strict and not model.is_strict:
+            raise RunError(f"{parts.path} is not strict: {model.config.method} stores {model.stores}; leave strict out")
+        return model
+
+    def save(self, path: str | Path, *, with_generator: bool = True, card: bool = True) -> str:
+        """Write the model as one file, whole or not at all; its digest.
+
+        Without the generator the file is smaller and only answers: it cannot learn, draw or forget.
+        `card`: beside it, what a person should know of it, as Markdown and as a page.
+
+        >>> import tempfile
+        >>> from engram import Model
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     digest = Model.create(preset="fast").save(f"{folder}/new.engram")
+        ...     Model.open(f"{folder}/new.engram").digest == digest
+        True
+        """
+        path = Path(path)
+        if path.is_dir():
+            raise RunError(f"{path} is a folder; name a file, such as {path / 'model'}{file.SUFFIX}")
+        if not with_generator:
+            return self.answering().save(path, card=card)
+        parts = self.parts()
+        self.digest = file.write(path, parts.body(), parts.state)
+        self.path = path
+        if card:
+            from engram.model.card import write_card
+
+            write_card(self, path)
+        return self.digest
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        where: str | Path,
+        *,
+        revision: str | None = None,
+        strict: bool = False,
+        settings: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Model:
+        """A model from a folder that `save_pretrained` wrote, or from a repository of the Hugging Face Hub.
+
+        A folder needs no package and no network. `options` go to `huggingface_hub.snapshot_download`, such as
+        `token`, `cache_dir`, `local_files_only`; it honours HF_HUB_OFFLINE. `strict` and `settings`: as of `open`.
+
+        >>> import tempfile
+        >>> from engram import Model
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     digest = Model.create(preset="fast").save_pretrained(folder)
+        ...     Model.from_pretrained(folder).digest == digest
+        True
+        """
+        return cls._opened(hub.read(where, revision, settings or {}, options), strict)
+
+    def save_pretrained(self, folder: str | Path, *, license: str | None = None, with_generator: bool = True) -> str:
+        """Write config.json, model.safetensors and README.md, as the Hugging Face Hub lays models out; the digest.
+
+        `license`: an identifier of the hub's, such as apache-2.0, for the card's head; README.md is written anew.
+        """
+        if not with_generator:
+            return self.answering().save_pretrained(folder, license=license)
+        self.digest, self.path = hub.write(self, Path(folder), license), Path(folder) / hub.WEIGHTS
+        return self.digest
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        license: str | None = None,
+        with_generator: bool = True,
+        **options: Any,
+    ) -> str:
+        """Upload what `save_pretrained` writes as one commit; its address. A repository is made where there is none.
+
+        `options` go to `huggingface_hub.HfApi.upload_folder`, such as `revision`, `commit_message`, `create_pr`.
+        """
+        model = self if with_generator else self.answering()
+        return hub.push(model, repo_id, private=private, token=token, licence=license, **options)
+
+    def parts(self) -> Parts:
+        """All that it is made of, as it is now."""
+        self.require_between_tasks("be written")
+        return Parts(
+            self.config,
+            self.shape,
+            {} if self.learner is None else self.learner.state(),
+            self.ids,
+            self.next_id,
+            self.tasks,
+            self.lineage,
+            self.trust,
+            self.answers_only,
+        )
+
+    def answering(self) -> Model:
+        """A model that answers as this one does, and can do nothing else."""
+        learner, shape = self.ready("answer")
+        made = copy.copy(self)
+        made._net = None
+        made.learner = answer_only(learner, self.config, shape, self.device)
+        return made
+
+    @property
+    def answers_only(self) -> bool:
+        """Whether its generator was left out."""
+        return isinstance(self.learner, AnswerOnly)
+
+    # ---------------------------------------------------------------- what it knows
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes that it knows, in order of appearance."""
+        return tuple(self.ids)
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether it keeps no real image of the past."""
+        return self.method.is_strict(self.config.settings)
+
+    @property
+    def stores(self) -> str:
+        """What it keeps of past tasks, in words."""
+        return "real images" if self.method.strict and not self.is_strict else self.method.stores
+
+    def class_index(self, word: str) -> int:
+        """The place of a class in the answer, by its name or else by its number."""
+        if word in self.ids:
+            return self.classes.index(word)
+        if word.isdecimal() and int(word) in self.ids.values():
+            return list(self.ids.values()).index(int(word))
+        raise unknown("class", word, self.classes)
+
+    def __repr__(self) -> str:
+        return f"Model({self.config.method}, {len(self.ids)} classes, {self.tasks} tasks)"
+
+    # ---------------------------------------------------------------- answers
+
+    def predict(self, x: Any, *, unknown: bool = True) -> list[str]:
+        """The class of each image, or "unknown". x: a path, a PIL image, an array, or several.
+
+        An image is unknown where no class fits it: the answer is less sure, or the image less like what was learned,
+        than 95 % of the images of known classes. `unknown=False`: always the likeliest class.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create(preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.predict(threes[:2], unknown=False)
+        ['three', 'three']
+        """
+        _, shape = self.ready("answer")
+        answers = self.answer(as_images(x, shape))
+        best = zip(answers.probabilities.argmax(1).tolist(), answers.known.tolist(), strict=True)
+        return [self.classes[index] if fits or not unknown else UNKNOWN for index, fits in best]
+
+    def predict_proba(self, x: Any) -> npt.NDArray[np.float32]:
+        """(B, classes) probabilities, in the order of `classes`, at the calibrated temperature.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create(preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.predict_proba(threes[:2]).tolist()  # there is nothing else to answer yet
+        [[1.0], [1.0]]
+        """
+        _, shape = self.ready("answer")
+        return self.answer(as_images(x, shape)).probabilities.numpy()
+
+    def answer(self, images: Tensor) -> Answers:
+        """(B, C, H, W) uint8 of the model's shape -> probabilities, and whether a class fits at all."""
+        self.ready("answer")
+        parts = [self._answer(some) for some in torch.split(images, BATCH)] if len(images) else []
+        if not parts:
+            return Answers(torch.empty(0, len(self.ids)), torch.empty(0, dtype=torch.bool))
+        return Answers(*(torch.cat(some) for some in zip(*parts, strict=True)))
+
+    @torch.inference_mode()
+    def _answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """One pass through the trunk, for scores and features."""
+        if self._net is None:
+            assert self.learner is not None
+            self._net = self.learner.answer_net()
+        x, net, features = normalise(images.to(self.device)), self._net, None
+        if isinstance(net, AnswerNet):
+            features = net.trunk(x)
+            scores = net.head(features)
+        else:
+            scores = net(x)
+        scores = scores[:, : len(self.ids)].float().cpu()
+        known = torch.ones(len(images), dtype=torch.bool)
+        if self.trust is not None:
+            known = self.trust.known(scores, None if features is None else features.float().cpu())
+        return torch.softmax(scores / self.temperature, 1), known
+
+    @property
+    def temperature(self) -> float:
+        """By which scores are divided before they become probabilities; 1 where nothing was calibrated."""
+        return 1.0 if self.trust is None else self.trust.temperature
+
+    def sample(self, name: str, n: int = 1, *, seed: int = 0) -> npt.NDArray[np.uint8]:
+        """(n, C, H, W) uint8: drawings of a class, none of which is a real image.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create(preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.sample("three", 4, seed=1).shape
+        (4, 1, 32, 32)
+        """
+        self.ready("draw")
+        return self.draw([self.class_index(name)], n, seed=seed).numpy()
+
+    def draw(self, class_indices: Sequence[int], count: int, *, seed: int = 0) -> Tensor:
+        """(len(class_indices) * count, C, H, W) uint8: drawings, class by class."""
+        learner, _ = self.ready("draw")
+        if self.answers_only:
+            raise ConfigError("this model only answers: its generator was left out; draw with the file that has it")
+        if not isinstance(learner, Samples):
+            raise ConfigError(
+                f"{self.config.method} has no generator that is told which class to draw; `engram list methods` says "
+                "which methods draw"
+            )
+        if count < 1:
+            raise ConfigError(f"{count} images of a class: draw 1 or more")
+        return learner.sample(class_indices, count, generator=generator(seed, "sample"))
+
+    def ready(self, what: str) -> tuple[Learner, Shape]:
+        """Learner and shape of a model that knows a class; `what` it is wanted for."""
+        if self.learner is None or self.shape is None or not self.ids:
+            raise RunError(f"the model knows no class yet, so it cannot {what}; let it learn first")
+        return self.learner, self.shape
+
+    # ---------------------------------------------------------------- learn
+
+    def learn(
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        update: bool = False,
+        audit: str | Path | None = None,
+        display: Display | None = None,
+        stop: Stop | None = None,
+    ) -> Learned:
+        """Learn the classes of `data`, from its images alone; on any error the model stays what it was.
+
+        data: a folder with one folder a class, an .npz file, the name of a data set, images with `labels`, or a
+        `ClassStream`. `update`: some of the classes are known, and these are more images of them.
+
+        audit: a file, apart from the model, to add a salted hash of every image to: by it `verify` can look for the
+        images when they are gone. Whoever has the file can tell of an image whether it was learned from: delete it
+        when it is no longer needed.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create(preset="fast")
+        >>> learned = model.learn(threes, ["three"] * 12)
+        >>> learned.new, learned.accuracy_new, learned.tested_new
+        (('three',), 1.0, 2)
+        """
+        intake = learning.take_in(self, data if labels is None else (data, labels), update=update)
+        audited = learning.note_in(self, audit, intake, intake.dataset.digest)
+        with self._or_as_before():
+            before = learning.old_accuracy(self, intake)
+            loop = learning.loop_for(self, intake, None, display=display, stop=stop)
+            loop.go(intake.dataset, intake.stream, notes=intake.notes)
+            return learning.take_over(self, loop, intake, before, audited)
+
+    def changed(self) -> None:
+        """What answered before is not what answers now."""
+        self._net = None
+
+    def require_between_tasks(self, what: str) -> None:
+        """A run that was stopped within a task knows half a class."""
+        if self.within_task:
+            raise RunError(f"{self.path} was stopped within a task and cannot {what}; go on with the run to its end")
+
+    def new_learner(self, shape: Shape) -> Learner:
+        """One that has learned nothing, for images of this shape."""
+        return self.method.learner(self.config, shape, self.device)
+
+    @contextlib.contextmanager
+    def _or_as_before(self) -> Iterator[None]:
+        """Whatever goes wrong, the model is put back to what it was."""
+        state = None if self.learner is None else _copied(self.learner.state())
+        ids, known = dict(self.ids), (self.next_id, self.tasks, self.lineage, self.trust)
+        self._net = None
+        try:
+            yield
+        except BaseException:
+            self.ids, (self.next_id, self.tasks, self.lineage, self.trust) = ids, known
+            if state is not None and self.shape is not None and not self.answers_only:
+                self.learner = self.new_learner(self.shape)
+                self.learner.load(state)
+            raise
+
+    # ---------------------------------------------------------------- forget
+
+    def forget(self, name: str, *, retrain: bool = False) -> Step:
+        """Drop a class: its engrams, its answers, and every weight that no other class needs. Returns what was freed.
+
+        `retrain`: train the classifier anew from drawings of the other classes; its trunk saw this class too.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create(preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.forget("three").kind, model.classes
+        ('forgot', ())
+        """
+        learner, _ = self.ready("forget")
+        self.require_between_tasks("forget")
+        if not isinstance(learner, KeepsEngrams):
+            raise ConfigError(f"{self.config.method} cannot forget a single class; dgmw and dgma can")
+        index = self.class_index(name)
+        name = self.classes[index]
+        with self._or_as_before():
+            freed = learner.forget(index)
+            number = self.ids.pop(name)
+            self.trust = self.trust and self.trust.without(index)
+            self._trust_again()
+            step = Step(
+                "forgot", (name,), (number,), when=now(), parent=self.digest, known=self.classes, facts=vars(freed)
+            )
+            self.lineage += (step,)
+            if retrain and self.ids:
+                self.relearn()
+        return step
+
+    def _trust_again(self) -> None:
+        """From drawings of the classes that are left, and what was measured while their real images were there."""
+        if self.trust is not None and self.learner is not None and self.ids:
+            places, seed = len(self.ids), self.config.seed
+            self.trust = measure(
+                self.learner, seen=places, class_indices=(), held=None, before=self.trust, seed=seed, task=self.tasks
+            )
+        elif not self.ids:
+            self.trust = None
+
+    def relearn(self) -> None:
+        """Train the classifier anew, from scratch, from drawings of the classes that the model knows."""
+        learner, _ = self.ready("relearn")
+        if not isinstance(learner, KeepsEngrams):
+            raise ConfigError(f"{self.config.method} has no engrams to learn from; dgmw and dgma have")
+        learner.relearn(task_index=self.tasks)
+        self._net = None
+        self._trust_again()
+        self.tasks += 1
+        ids = tuple(self.ids.values())
+        self.lineage += (Step("relearned", self.classes, ids, when=now(), parent=self.digest, known=self.classes),)
+
+    # ---------------------------------------------------------------- verify
+
+    def verify(self, audit: str | Path | None = None) -> list[Check]:
+        """Integrity, retention and strictness, a line each; `ok` is None for what could not be checked.
+
+        audit: the file that `learn` wrote, to look for the images that are gone.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create(preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> [(check.what, check.ok) for check in model.verify()]  # not read from a file, the images are gone
+        [('integrity', None), ('retention', True), ('strictness', None)]
+        """
+        from engram.model.verify import verify_model
+
+        return verify_model(self, None if audit is None else Path(audit))
+
+
+def _copied(state: Any) -> Any:
+    """A state that no later step can reach."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    return {key: _copied(value) for key, value in state.items()} if isinstance(state, dict) else state

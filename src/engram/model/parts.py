@@ -1,0 +1,144 @@
+"""Everything that a model is made of, as plain values: read from a file or a run folder, and written to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engram import __version__
+from engram.config import Config, as_dict, compose, from_dict
+from engram.context import Shape
+from engram.errors import ConfigError, EngramError, RunError
+from engram.evaluation.trust import Trust
+from engram.experiment import checkpoint
+from engram.experiment.folder import environment_of, read_origin
+from engram.experiment.loop import trust_of
+from engram.experiment.records import read_records
+from engram.methods.learner import State
+from engram.methods.registry import find_method
+from engram.model import file
+from engram.model.lineage import MACHINE, Step, learned_steps
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a model is made of; a new one has a configuration alone."""
+
+    config: Config
+    shape: Shape | None = None
+    """Of an image; None before the first is seen."""
+    state: State = field(default_factory=dict)
+    """The learner's."""
+    ids: Mapping[str, int] = field(default_factory=dict)
+    """Class -> its number, in order of appearance; a number is never given again."""
+    next_id: int = 0
+    tasks: int = 0
+    """How many were learned."""
+    lineage: tuple[Step, ...] = ()
+    trust: Trust | None = None
+    answers_only: bool = False
+    """Whether the generator was left out."""
+    within_task: bool = False
+    """Whether a run was stopped before the task in training was done."""
+    digest: str | None = None
+    """Of the file that it was read from; None for a new model and for a run folder."""
+    path: Path | None = None
+
+    def body(self) -> dict[str, Any]:
+        """All that a file says beside the learner's state."""
+        return {
+            "engram": __version__,
+            "config": as_dict(self.config),
+            "shape": None if self.shape is None else list(self.shape),
+            "classes": [[name, number] for name, number in self.ids.items()],
+            "next_id": self.next_id,
+            "tasks": self.tasks,
+            "preprocessing": preprocessing(self.shape),
+            "trust": None if self.trust is None else self.trust.as_dict(),
+            "answers_only": self.answers_only,
+            "lineage": [step.as_dict() for step in self.lineage],
+        }
+
+
+def preprocessing(shape: Shape | None) -> dict[str, Any]:
+    """How an image becomes what the network sees, for whoever serves it elsewhere."""
+    if shape is None:
+        return {}
+    return {
+        "channels": "grey" if shape[0] == 1 else "RGB",
+        "size": [shape[1], shape[2]],
+        "resize": "bilinear with antialiasing, both sides to the size, rounded to whole grey levels",
+        "transparent": "on white",
+        "normalise": "x / 127.5 - 1",
+    }
+
+
+def read_parts(path: Path, settings: Mapping[str, Any]) -> Parts:
+    """Of a model file or a run folder. `settings`: of `runtime` alone."""
+    if not path.exists():
+        raise RunError(f"{path} does not exist; give a model file, or a folder that `engram run` printed")
+    return _of_run(path, settings) if path.is_dir() else parts_of(file.read(path), path, settings)
+
+
+def parts_of(contents: file.Contents, path: Path | None = None, settings: Mapping[str, Any] | None = None) -> Parts:
+    """From what a file holds."""
+    try:
+        body = contents.body
+        config = from_dict(body["config"], find_method(body["config"]["method"]).settings)
+        channels, height, width = body["shape"] or (0, 0, 0)
+        return Parts(
+            _over(config, settings or {}),
+            shape=(channels, height, width) if body["shape"] else None,
+            state=contents.state,
+            ids={name: int(number) for name, number in body["classes"]},
+            next_id=int(body["next_id"]),
+            tasks=int(body["tasks"]),
+            lineage=tuple(Step.of(step) for step in body["lineage"]),
+            trust=None if body["trust"] is None else Trust.from_dict(body["trust"]),
+            answers_only=bool(body["answers_only"]),
+            digest=contents.digest,
+            path=path,
+        )
+    except EngramError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise file.damaged(path or "the model", f"it lacks a part ({type(error).__name__}: {error})") from error
+
+
+def _of_run(folder: Path, settings: Mapping[str, Any]) -> Parts:
+    """A run folder as its last checkpoint left it."""
+    origin, records, saved = read_origin(folder), list(read_records(folder)), checkpoint.load(folder)
+    if saved is None or not records or records[0]["kind"] != "run":
+        raise RunError(f"{folder} has not learned anything yet; go on with: engram run --resume --out {folder}")
+    try:
+        head, meta, on = records[0], saved.meta, environment_of(folder)
+        done = head["tasks"][: meta["task"] - head.get("start", 0)]
+        seen = [*head.get("known", []), *(number for task in done for number in task)]
+        ids = {head["class_names"][number]: number for number in seen}
+        if len(ids) < len(set(seen)):
+            raise RunError(f"{folder} has two classes of one name, which no model can tell apart; rename one of them")
+        channels, height, width = head["shape"]
+        return Parts(
+            _over(origin.config, settings),
+            shape=(channels, height, width),
+            state=saved.state,
+            ids=ids,
+            next_id=len(head["class_names"]),
+            tasks=meta["task"],
+            lineage=tuple(learned_steps(records, ids=ids, on={key: on[key] for key in MACHINE if key in on})),
+            trust=trust_of(saved),
+            within_task=bool(meta.get("within_task", meta["epoch"])),
+            path=folder,
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RunError(f"{folder} cannot be opened ({what}); restore it from a copy") from error
+
+
+def _over(config: Config, settings: Mapping[str, Any]) -> Config:
+    """Where and how it computes may be set anew; what was learned was learned with the rest."""
+    if other := [key for key in settings if not key.startswith("runtime.") or key == "runtime.precision"]:
+        raise ConfigError(f"{other[0]} is fixed when a model is made; leave it out, or make a new model")
+    return compose(config, settings)

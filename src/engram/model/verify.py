@@ -1,0 +1,133 @@
+"""What a model or a run folder promises, checked: integrity, exact retention, strictness."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engram.data.datasets import Check, load_dataset
+from engram.errors import EngramError
+from engram.experiment import checkpoint
+from engram.experiment.folder import is_run
+from engram.methods.learner import Retains
+from engram.model import file
+from engram.model.audit import Audit, missing_from
+from engram.model.audit import read as read_audit
+from engram.model.lineage import first_data, moved
+from engram.model.model import Model
+from engram.model.search_images import found_in, prints
+
+GREY_LEVEL = 1
+"""How far drawings may lie from the stored ones on another machine."""
+
+
+def verify(path: Path, audit: Path | None = None) -> list[Check]:
+    """All checks of a model file or a run folder; a broken one stops the checks that need it whole.
+
+    `audit`: the file that `engram learn --audit` wrote, to look for the images that a model file has learned from.
+    """
+    try:
+        model = Model.open(path)
+    except EngramError as error:
+        return [Check("integrity", False, str(error))]
+    return verify_model(model, audit)
+
+
+def verify_model(model: Model, audit: Path | None = None) -> list[Check]:
+    """All checks of a model that is open."""
+    return [_integrity(model), retention_check(model), _strictness(model, audit)]
+
+
+def _integrity(model: Model) -> Check:
+    what = f"{len(model.classes)} classes, {model.tasks} tasks"
+    if model.path is not None and model.path.is_dir():
+        return Check("integrity", True, f"every file matches its checksum; checkpoint after task {model.tasks}")
+    if model.digest is None:
+        return Check("integrity", None, f"{what}; not read from a file, so there is no checksum to compare")
+    return Check("integrity", True, f"{what}; matches its checksum {model.digest[:16]}…")
+
+
+# ---------------------------------------------------------------- retention
+
+
+def retention_check(model: Model) -> Check:
+    """The stored bits decide. Drawings must be the same to the bit where the machine is, else to one grey level."""
+    learner, names = model.learner, model.classes
+    if not isinstance(learner, Retains):
+        return Check("retention", True, f"{model.config.method} keeps no engrams: nothing to compare")
+    if changed := learner.retention():
+        return Check("retention", False, f"stored bits of {', '.join(names[c] for c in changed)} have changed")
+    detail = f"{len(names)} classes, all stored bits that they depend on are as they were"
+    redrawn = learner.redrawn()
+    if not redrawn:
+        return Check("retention", True, f"{detail}, and so are their images for fixed noise, to the bit")
+    since = {names[c]: _moved(model, names[c]) for c in redrawn}
+    if here := [name for name, reasons in since.items() if not reasons]:
+        what = "are not what they were, on the machine that made them"
+        return Check("retention", False, f"images of {', '.join(here)} {what}")
+    differences = learner.largest_difference()
+    if far := [names[c] for c in redrawn if differences.get(c, 0) > GREY_LEVEL]:
+        most = max(differences.values())
+        return Check(
+            "retention", False, f"{detail}; yet this machine draws {', '.join(far)} up to {most} grey levels off"
+        )
+    reasons = "; ".join(dict.fromkeys(line for lines in since.values() for line in lines))
+    within = "within one grey level" if any(c in differences for c in redrawn) else "not compared, none are stored"
+    return Check(
+        "retention", True, f"{detail}; drawings differ in last bits ({within}): since they were made, {reasons}"
+    )
+
+
+def _moved(model: Model, name: str) -> list[str]:
+    """What has changed since the engrams of a class were made that may change bits."""
+    steps = [step for step in model.lineage if step.kind == "learned" and name in step.classes]
+    if not all(step.machine for step in steps):
+        return ["nobody noted on which machine"]
+    return list(dict.fromkeys(line for step in steps for line in moved(step, model.device)))
+
+
+# ---------------------------------------------------------------- strictness
+
+
+def _strictness(model: Model, audit: Path | None) -> Check:
+    """Look for training images in everything that is stored. A model's own are gone: an audit file knows them."""
+    if audit is not None:
+        return _audited(model, read_audit(audit, first_data(model.lineage)))
+    if model.path is None or not is_run(model.path):
+        return Check("strictness", None, "the images that it learned from are not at hand, and no audit file is")
+    try:
+        stream = model.config.stream
+        dataset = load_dataset(model.config.dataset, holdout=stream.holdout, image_size=stream.image_size)
+    except EngramError as error:
+        return Check("strictness", None, f"the data is not here ({error})")
+    return searched(model, frozenset(prints(dataset.take_train().images.numpy())))
+
+
+def _audited(model: Model, audit: Audit) -> Check:
+    """Tasks that were learned without the audit file cannot be checked; what is found is found."""
+    check = searched(model, audit.known, audit.salt)
+    if check.ok and model.is_strict and (missing := missing_from(audit, model.lineage)):
+        names = ", ".join(name for step in missing for name in step.classes)
+        return replace(check, ok=None, detail=f"{check.detail}; those of {names} are not in the audit file")
+    return check
+
+
+def searched(model: Model, known: Set[bytes], key: bytes = b"") -> Check:
+    """Whether the model's state holds an image with one of these prints."""
+    found = 0 if model.shape is None else len(found_in(_stored_state(model), model.shape, known, key))
+    if model.is_strict:
+        return Check("strictness", found == 0, f"{found} training images in the state, of {len(known)} looked for")
+    kept = "stores real images, as it was set to" if model.method.strict else f"stores {model.method.stores}"
+    return Check("strictness", True, f"{model.config.method} is not strict: it {kept}; {found} found")
+
+
+def _stored_state(model: Model) -> dict[str, Any]:
+    """What lies on disc, of which the learner may have left something unread."""
+    if model.path is not None and model.path.is_dir():
+        saved = checkpoint.load(model.path)
+        return {} if saved is None else saved.state
+    if model.path is not None:
+        return file.read(model.path).state
+    return {} if model.learner is None else model.learner.state()

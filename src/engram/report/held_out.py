@@ -1,0 +1,108 @@
+"""The two kinds of records that only runs with held-out images have: `calibration` and `privacy`, one each a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engram.report.fields import demand, list_of, maybe, plain, share, text, whole
+from engram.report.records import Fields
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far answers could be trusted after a task, on test images. None: there was nothing to measure it on."""
+
+    task: int
+    ece_before: float | None
+    """Expected calibration error without a temperature."""
+    ece: float | None
+    kept: float | None
+    """Of the images of known classes, the share that is not called unknown."""
+    auroc: float | None
+    """Of images of known classes against those of classes still to come."""
+    rejected: float | None
+    """Of the images of classes still to come, the share that is called unknown."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A share or an AUC with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Drawings of a class against its training and its held-out images, in one space."""
+
+    nearer_to_training: Estimate
+    near_copies: Estimate
+    near_copies_of_real: Estimate
+    """The base line: the same share of real images that were held out."""
+    attack: Estimate
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A class, and what was found of it. None: not compared in this space."""
+
+    name: str
+    drawings: int
+    training: int
+    held_out: int
+    pixels: Comparison | None
+    features: Comparison | None
+    outcome: str
+
+    @property
+    def spaces(self) -> dict[str, Comparison]:
+        """Those in which it was compared."""
+        both = {"pixels": self.pixels, "features": self.features}
+        return {name: one for name, one in both.items() if one is not None}
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The classes of a task."""
+
+    task: int
+    classes: tuple[Tested, ...]
+
+
+def trust(r: Fields) -> Trust:
+    whole(r["tested"])  # all else may be missing: with no image of the kind there is nothing to measure
+    ece_before, ece, kept, auroc, rejected = (
+        maybe(r.get(name), share) for name in ("ece_before", "ece", "kept", "auroc", "rejected")
+    )
+    return Trust(whole(r["task"]), ece_before, ece, kept, auroc, rejected)
+
+
+def privacy(r: Fields) -> Privacy:
+    names, found = list_of(r["classes"], lambda name: plain(str(name))), list_of(r["found"], dict)
+    demand(len(names) == len(found), "values that do not match the classes")
+    return Privacy(whole(r["task"]), tuple(map(_tested, names, found)))
+
+
+def _tested(name: str, r: Fields) -> Tested:
+    return Tested(
+        name=name,
+        drawings=whole(r["drawings"]),
+        training=whole(r["training"]),
+        held_out=whole(r["held_out"]),
+        pixels=maybe(r.get("pixels"), _comparison),
+        features=maybe(r.get("features"), _comparison),
+        outcome=text(r["outcome"]),
+    )
+
+
+def _comparison(r: Fields) -> Comparison:
+    names = ("nearer_to_training", "near_copies", "near_copies_of_real", "attack")
+    return Comparison(*(_estimate(r[name]) for name in names))
+
+
+def _estimate(values: object) -> Estimate:
+    found = list_of(values, share)
+    demand(len(found) == 3 and found[1] <= found[0] <= found[2], f"{values!r:.40} is no value with its interval")
+    return Estimate(*found)

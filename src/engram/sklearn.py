@@ -1,0 +1,226 @@
+"""A model as a scikit-learn classifier: `fit`, `predict`, `score`, pipelines; `partial_fit` brings new classes.
+
+    EngramClassifier ──fit──> model_ (engram.Model) ──partial_fit──> the same model, with more classes
+
+Only this file knows scikit-learn: pip install 'engram-continual[sklearn]'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import ConfigError, DataError, missing_extra
+from engram.model import file
+from engram.model.intake import UNKNOWN
+from engram.model.model import Model
+from engram.model.parts import parts_of
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise missing_extra("engram.sklearn", "sklearn") from None
+
+__all__ = ["EngramClassifier"]
+
+Labels = npt.NDArray[Any]
+"""(N,) names or whole numbers"""
+
+
+class EngramClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier of images that learns new classes later, and keeps no image of those before (with strict methods).
+
+    X: images, (N, H, W), (N, H, W, C) or (N, C, H, W): uint8 0…255 or floating-point numbers 0…1, C = 1 or 3. Images
+    of any size are scaled to `stream.image_size`. y: names or whole numbers. Of each class at least 5 images are
+    needed; a fifth (`stream.holdout`) and then a tenth (`stream.validation`) are kept out of the training, to measure
+    and to calibrate the answers. There is no `n_features_in_`: the size of an image may change from call to call.
+
+    Args:
+        method: of `engram.METHODS`, but for those that need the images of all classes at once.
+        preset: "auto", or a name that `engram list presets` shows; "fast" takes seconds and learns little.
+        settings: `group.field` -> value; `engram list settings` shows all.
+        random_state: seed of weights, batches and drawings, a whole number: the same images give the same model.
+        unknown: whether `predict` may answer "unknown" where no class fits; for labels that are names.
+
+    Attributes:
+        model_: the `engram.Model`; save it with `model_.save("v1.engram")`.
+
+    >>> from engram import load_dataset
+    >>> from engram.sklearn import EngramClassifier
+    >>> digits = load_dataset("digits").take_train()
+    >>> x, y = digits.images.numpy(), digits.labels.numpy()
+    >>> first, later = y == 3, y == 5
+    >>> classifier = EngramClassifier(preset="fast")
+    >>> classifier.fit(x[first][:12], y[first][:12]).classes_.tolist()
+    [3]
+    >>> classifier.partial_fit(x[later][:12], y[later][:12]).classes_.tolist()
+    [3, 5]
+    >>> classifier.predict_proba(x[:4]).shape
+    (4, 2)
+
+    In a pipeline, where rows of numbers are images:
+
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import FunctionTransformer
+    >>> as_images = FunctionTransformer(lambda rows: rows.reshape(-1, 32, 32))
+    >>> pipeline = make_pipeline(as_images, EngramClassifier("finetune", preset="fast"))
+    >>> pipeline.fit(x[:50].reshape(50, -1), y[:50] % 2).classes_.tolist()
+    [0, 1]
+    """
+
+    def __init__(
+        self,
+        method: str = "dgmw",
+        *,
+        preset: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+        random_state: int = 0,
+        unknown: bool = False,
+    ) -> None:
+        self.method, self.preset, self.settings = method, preset, settings
+        self.random_state, self.unknown = random_state, unknown
+
+    # ---------------------------------------------------------------- learn
+
+    def fit(self, X: Any, y: Any) -> EngramClassifier:
+        """Learn the classes of y with a new model, one after the other as they appear in y; what was known is gone.
+
+        `stream.classes_per_task` and `stream.order` among the settings say how many at a time, and in which order.
+        """
+        images, labels = as_batch(X), as_labels(y)
+        self._check_unknown(named(labels))
+        model = Model.create(self.method, preset=self.preset, seed=self._seed(), settings=self.settings)
+        model.learn(images, labels)
+        self.model_, self.named_labels_ = model, named(labels)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Iterable[Any] | None = None) -> EngramClassifier:
+        """Go on learning with these images alone; where nothing was learned yet, as `fit`.
+
+        This is not scikit-learn's convention: new classes may come with any call, and nobody needs to say beforehand
+        which. More images of a known class are learned where the method can (dgmw, dgma), and refused where it cannot.
+        On any error the model stays what it was.
+
+        classes: not needed; where it is given, y may hold no other labels. `classes_` has those learned so far.
+        """
+        images, labels = as_batch(X), as_labels(y)
+        _check_among(labels, classes)
+        if not hasattr(self, "model_"):
+            return self.fit(images, labels)
+        if named(labels) != self.named_labels_:
+            kinds = ("whole numbers", "names") if self.named_labels_ else ("names", "whole numbers")
+            raise DataError(f"labels were {kinds[1]} before and are {kinds[0]} now; give {kinds[1]}")
+        self._check_unknown(self.named_labels_)
+        again = bool(set(map(str, labels.tolist())) & set(self.model_.classes))
+        self.model_.learn(images, labels, update=again)
+        return self
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
+            raise ConfigError(f"random_state={self.random_state!r}: a model's seed is a whole number; give 0 or more")
+        return int(self.random_state)
+
+    def _check_unknown(self, names: bool) -> None:
+        if self.unknown and not names:
+            raise ConfigError(f'unknown=True answers "{UNKNOWN}", which is no whole number; give names as labels')
+
+    # ---------------------------------------------------------------- answers
+
+    @property
+    def classes_(self) -> Labels:
+        """Labels that are known by now, sorted: the columns of `predict_proba`."""
+        return np.unique(self._labels(self.model_.classes))
+
+    def predict(self, X: Any) -> Labels:
+        """(N,) labels of the likeliest classes; with `unknown=True`, "unknown" where none fits."""
+        check_is_fitted(self)
+        self._check_unknown(self.named_labels_)
+        return self._labels(self.model_.predict(as_batch(X), unknown=self.unknown))
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
+        """(N, classes) probabilities, in the order of `classes_`."""
+        check_is_fitted(self)
+        places = [self.model_.classes.index(str(label)) for label in self.classes_.tolist()]
+        return self.model_.predict_proba(as_batch(X))[:, places]
+
+    def _labels(self, names: Iterable[str]) -> Labels:
+        """Names of classes -> labels as they were given."""
+        return np.array(list(names), str) if self.named_labels_ else np.array([int(name) for name in names], np.int64)
+
+    # ---------------------------------------------------------------- what scikit-learn asks for
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes: the model as the bytes of its file."""
+        state = dict(super().__getstate__())
+        if "model_" in state:
+            parts = self.model_.parts()
+            state["model_"] = file.pack(parts.body(), parts.state)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "model_" in state:
+            state = {**state, "model_": Model(parts_of(file.unpack(state["model_"], "the copy of a classifier")))}
+        super().__setstate__(state)
+
+
+# ---------------------------------------------------------------- images and labels, checked
+
+
+def as_batch(x: Any) -> npt.NDArray[Any]:
+    """(N, H, W, C) or (N, C, H, W): what a model takes for many images and never for one.
+
+    >>> as_batch(np.zeros((5, 8, 8))).shape
+    (5, 1, 8, 8)
+    >>> as_batch(np.zeros((5, 64)))
+    Traceback (most recent call last):
+    engram.errors.DataError: X has the shape (5, 64), a table of numbers: vectors come later; give images, (N, H, W)
+    """
+    try:
+        array = np.asarray(x)
+    except ValueError:
+        raise DataError(
+            "X holds images of several shapes; scale them to one, or let Model.learn read a folder"
+        ) from None
+    if array.ndim == 2:
+        what = "a table of numbers: vectors come later; give images, (N, H, W)"
+        raise DataError(f"X has the shape {array.shape}, {what}")
+    if array.ndim not in (3, 4):
+        raise DataError(f"X has the shape {array.shape}; give images, (N, H, W), (N, H, W, C) or (N, C, H, W)")
+    return array[:, None] if array.ndim == 3 else array
+
+
+def as_labels(y: Any) -> Labels:
+    """(N,) names or whole numbers.
+
+    >>> as_labels(["mug", "ball"]).tolist(), as_labels([3, 5]).tolist()
+    (['mug', 'ball'], [3, 5])
+    """
+    array = np.asarray(y)
+    if array.ndim != 1:
+        raise DataError(f"y has the shape {array.shape}; give one label an image, (N,)")
+    if array.dtype.kind in "iuU" or all(isinstance(label, str) for label in array.tolist()):
+        return array
+    raise DataError(f"y holds labels of {array.dtype}; give names or whole numbers")
+
+
+def named(labels: Labels) -> bool:
+    """Whether labels are names.
+
+    >>> named(np.array(["mug"])), named(np.array([3]))
+    (True, False)
+    """
+    return labels.dtype.kind not in "iu"
+
+
+def _check_among(labels: Labels, classes: Iterable[Any] | None) -> None:
+    if classes is not None and (stray := set(labels.tolist()) - set(as_labels(list(classes)).tolist())):
+        raise DataError(f"label {min(stray)!r} of y is not among classes; add it, or leave classes out")
