@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -21,6 +22,8 @@ from engram.cli import call
 from engram.errors import ConfigError, RunError
 from engram.experiment.bench import Cell, Plan, bench, rows, share_out
 from engram.experiment.bench_tables import cell_table, result_table
+from engram.experiment.folder import locked
+from engram.experiment.jobs import Process
 from engram.experiment.summary import Summary, summarise
 
 QUICK = ["classifier.epochs=1", "classifier.batch_size=8"]
@@ -125,6 +128,25 @@ def test_stopped_and_called_again_it_goes_on(tmp_path: Path) -> None:
         summary = summarise(out / f"a.npz-{name}-seed0")
         assert summary is not None
         assert summary.done
+
+
+def test_a_run_that_another_process_was_quicker_with_is_waited_for(tmp_path: Path) -> None:
+    """The folder is free when the bench looks, and taken when its run starts: a user's mistake elsewhere, not here."""
+    wanted, taken, statuses = plan(tmp_path, ["finetune"], [0]), contextlib.ExitStack(), list[str]()
+
+    def start(command: Sequence[str], log: Path, threads: int) -> Process:
+        if not statuses.count("running"):
+            taken.enter_context(locked(wanted.cells()[0].folder))
+        return Process(command, log, threads)
+
+    def watch(cells: Sequence[Cell]) -> None:
+        statuses.append(cells[0].status)
+        if statuses[-1] == "elsewhere":
+            taken.close()
+
+    (cell,) = bench(wanted, show=watch, start=start)
+    assert "elsewhere" in statuses
+    assert (cell.status, cell.tries) == ("done", 1)
 
 
 def test_killed_and_called_again_it_waits_for_the_runs_left_behind(tmp_path: Path) -> None:

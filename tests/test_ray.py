@@ -101,7 +101,7 @@ def test_a_worker_that_dies_takes_its_process_along_and_the_run_is_tried_again(
 
 
 def test_asked_to_stop_its_runs_save(machines: Machines, tmp_path: Path) -> None:
-    wanted = plan(tmp_path, ["finetune", "joint"], epochs=60)
+    wanted = plan(tmp_path, ["finetune"], epochs=200)  # on a busy machine a shorter one ends before it is asked
     seen: list[Cell] = []
 
     def watch(cells: Sequence[Cell]) -> None:
@@ -109,13 +109,13 @@ def test_asked_to_stop_its_runs_save(machines: Machines, tmp_path: Path) -> None
 
     with pytest.raises(Stopped):
         bench(wanted, show=watch, asked=lambda: all(cell.summary is not None for cell in seen), start=machines.start)
-    assert [cell.status for cell in seen] == ["stopped", "stopped"]
-    for cell in seen:
-        assert not is_held(cell.folder)
-        assert (cell.folder / "checkpoint.json").exists()
-        assert "--resume" in cell.log.read_text()  # it said how to go on, so it was asked and not killed
-    cells = bench(wanted, show=quiet, start=machines.start)
-    assert [cell.status for cell in cells] == ["done", "done"]
+    (cell,) = seen
+    assert cell.status == "stopped"
+    assert not is_held(cell.folder)
+    assert (cell.folder / "checkpoint.json").exists()
+    assert "--resume" in cell.log.read_text()  # it said how to go on, so it was asked and not killed
+    (cell,) = bench(wanted, show=quiet, start=machines.start)
+    assert cell.status == "done"
 
 
 def test_a_run_that_cannot_be_placed_says_why(
@@ -132,7 +132,7 @@ def test_the_command_joins_a_cluster_and_stops_on_ctrl_c(machines: Machines, tmp
     ray = pytest.importorskip("ray")
     write_npz(tmp_path / "a.npz", classes=3, per_class=40)
     words = ["bench", "--ray", ray.get_runtime_context().gcs_address, "--dataset", "npz:./a.npz", "--out", "bench"]
-    words += ["--methods", "finetune,joint", "--set", "classifier.epochs=60", "--set", "classifier.batch_size=8"]
+    words += ["--methods", "finetune,joint", "--set", "classifier.epochs=2000", "--set", "classifier.batch_size=8"]
     # relative paths: Ray's workers live elsewhere
     process = subprocess.Popen([sys.executable, "-m", "engram", *words], stdout=subprocess.PIPE, cwd=tmp_path)
     records = tmp_path / "bench" / "a.npz-finetune-seed0" / "records.jsonl"

@@ -206,8 +206,11 @@ def _watch(cell: Cell, tries: int) -> None:
     if code is None:
         return
     cell.process = None
-    if code == 0 and cell.summary is not None and cell.summary.done:
+    if cell.summary is not None and cell.summary.done:
         cell.status, cell.error = "done", ""
+        return
+    if is_held(cell.folder):  # a process that an earlier bench left behind was quicker
+        cell.status, cell.tries = "elsewhere", cell.tries - 1
         return
     cell.error = _last_line(cell.log) or f"ended with exit code {code}"
     # a user's mistake (2) will be the same mistake again
