@@ -213,7 +213,7 @@ def advance(learner: DGM, recorded: RecordedRun, tasks: int, *, classes: int = 1
         for layer, mask in zip(net.plastic, masks, strict=True):
             layer.reserve_(mask)
         net.task_params = None
-        net.grow_(generator=generator(0, "benchmark growth", task))
+        net.grow_([0] * len(net.plastic), generator=generator(0, "benchmark growth", task))
         learner.engrams.append(engram)
         learner.nets += [[one] for one in extract(engram, shared_weights(net))]
         learner.classifier_phase.begin(len(learner.nets), task=task, begins=0.0)

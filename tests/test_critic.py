@@ -9,7 +9,7 @@ from engram import distributed
 from engram.context import Shape
 from engram.masking.losses import generator_loss, gradient_penalty, input_gradient_of, interpolate
 from engram.nets.architectures import critic_trunk
-from engram.nets.critic import Critic, CriticBatch
+from engram.nets.critic import Critic, CriticBatch, Replayed
 from engram.nets.critic_backward import WrittenOutCritic
 from engram.seeding import generator
 
@@ -81,7 +81,7 @@ def test_gradients_written_out_are_those_of_autograd(kernel: int, shape: Shape, 
         penalty_weight=0.7,
         rows=5,
         targets=None if told == "nothing" else torch.tensor([0, 1, 2, 1, 1]),
-        replayed=(old[:2], torch.tensor([2, 0])) if told == "replay" else None,
+        replayed=Replayed(old[:2], torch.tensor([2, 0]), class_share=0.4, rows=2) if told == "replay" else None,
     )
     given = [images.clone() for images in (real, fake, batch.interpolates)]
     known = Critic.backward(critic, batch)

@@ -320,15 +320,19 @@ def test_a_bound_that_leaves_no_way_to_the_image_is_said(monkeypatch: pytest.Mon
     assert trainer.subnetwork.units == [1, 1, 1], "at least one of each"
 
 
-@pytest.mark.parametrize(("value", "word"), [(-1.0, "closed"), (1.0, "open")])
-def test_collapsed_masks_are_said(value: float, word: str) -> None:
-    dgm = learner("weights")
+def test_masks_that_close_all_are_said_and_masks_that_open_all_are_the_worst_case() -> None:
+    dgm = learner("weights", settings={"masks.max_units_ratio": 0.0})
     trainer = TaskTrainer(dgm.net, dgm.ctx, task=0, classes=1, known=1)
     with torch.no_grad():
         for layer in dgm.net.plastic:
-            layer.embedding.fill_(value)
-    with pytest.raises(DivergedError, match=f"all {word}"):
+            layer.embedding.fill_(-1.0)
+    with pytest.raises(DivergedError, match=r"no path leads to the image .*; lower masks\.lambda_ru"):
         trainer.fix_masks(0)
+    with torch.no_grad():
+        for layer in dgm.net.plastic:
+            layer.embedding.fill_(1.0)
+    trainer.fix_masks(0)
+    assert all(mask.all() for mask in trainer.fixed)
 
 
 @pytest.mark.parametrize("critic", ["auto", "resnet18"])

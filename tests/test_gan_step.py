@@ -24,7 +24,7 @@ from engram.gan.step import (
     set_rate,
 )
 from engram.nets.classifier import ConvTrunk
-from engram.nets.critic import Critic, CriticBatch, CriticTerms
+from engram.nets.critic import Critic, CriticBatch, CriticTerms, Replayed
 from engram.nets.critic_backward import WrittenOutCritic
 from engram.nets.residual_critic import ResidualTrunk
 from engram.nets.resnet import ResNet18
@@ -135,7 +135,7 @@ def test_a_step_is_the_one_written_out(
     adams = AdamByHand(list(our_critic.parameters())), AdamByHand(list(our_net.parameters()))
     optimisers, hook = gan_optimisers(ctx.settings, critic=critic.parameters(), generator=net.parameters()), Hook(net)
     targets = None if told == "nothing" else torch.tensor([0, 1, 2, 1, 1, 0])
-    replayed = (images("old", 2), torch.tensor([2, 0])) if told == "replay" else None
+    replayed = Replayed(images("old", 2), torch.tensor([2, 0]), class_share=0.4, rows=2) if told == "replay" else None
     for number in range(2):
         z = torch.randn(BATCH, LATENT, dtype=torch.float64, generator=generator(number, "z"))
         u = torch.rand(BATCH, dtype=torch.float64, generator=generator(number, "u"))
@@ -150,11 +150,10 @@ def test_a_step_is_the_one_written_out(
         adversarial = our_critic(fake)[0].mean() - our_critic(real)[0].mean()
         loss = adversarial + LAMBDA_GP * (slopes.flatten(1).norm(dim=1) - 1).square().mean()
         if targets is not None:
-            answers, truth = our_critic(real)[1], targets
+            class_term = F.cross_entropy(our_critic(real)[1], targets)
             if replayed is not None:
-                answers = torch.cat([answers, our_critic(replayed[0])[1]])
-                truth = torch.cat([truth, replayed[1]])
-            loss = loss + F.cross_entropy(answers, truth)
+                class_term = 0.6 * class_term + 0.4 * F.cross_entropy(our_critic(replayed.images)[1], replayed.targets)
+            loss = loss + class_term
         parameters = list(our_critic.parameters())
         found = torch.autograd.grad(loss, parameters, allow_unused=True)
         adams[0].step([torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)])

@@ -100,7 +100,12 @@ class StreamSettings(Group):
     order: tuple[str, ...] | None = setting(
         None, "classes in order of appearance, by name or number; may leave some out; goes before order_seed"
     )
-    holdout: float = setting(0.2, "share held out for testing where your own data has no test part", above=0, below=1)
+    holdout: float = setting(
+        0.2, "share held out for testing where data has no test part, or in development", above=0, below=1
+    )
+    development: bool = setting(
+        False, "choose settings without the test images: training images are held out and tested on in their place"
+    )
     image_size: Literal[32, 64] = setting(32, "side in pixels to which images are scaled")
     validation: float = setting(
         0.0,
@@ -269,7 +274,11 @@ def as_dict(config: Config) -> dict[str, Any]:
     return plain | {name: dataclasses.asdict(group) for name, group in groups_of(config).items()}
 
 
-ADDED: dict[str, dict[str, Any]] = {"stream": {"validation": 0.0}}
+ADDED: dict[str, dict[str, Any]] = {
+    "stream": {"validation": 0.0, "development": False},
+    "masks": {"alpha": "entries", "growth": "refill", "choice": "learned", "counts_of": "none"},
+    "replay": {"critic_batch": "shared"},
+}
 """By group, settings that configurations of the same format may lack, with the value that stood for them before."""
 
 
@@ -289,8 +298,9 @@ def from_dict(plain: Mapping[str, Any], settings: MethodSettings) -> Config:
         found = plain[name]
         if not isinstance(found, Mapping):
             raise ConfigError(f"{name} must be a group of settings, not {found!r}")
-        own = ADDED.get(name, {}) | dict(found)
-        if missing := [spec.name for spec in fields(group) if spec.name not in own]:
+        names = [spec.name for spec in fields(group)]
+        own = {key: value for key, value in ADDED.get(name, {}).items() if key in names} | dict(found)
+        if missing := [key for key in names if key not in own]:
             raise ConfigError(f"the configuration lacks {name}.{missing[0]}")
         values |= {f"{name}.{field_name}": value for field_name, value in own.items()}
     return compose(base, values)

@@ -325,10 +325,20 @@ def _untested(labels: Labels, mask: npt.NDArray[np.bool_], names: tuple[str, ...
     return (one_line(text),)
 
 
-def assemble(name: str, raw: RawSet, origin: str, *, holdout: float, size: int, by_name: bool = False) -> Dataset:
+def assemble(
+    name: str,
+    raw: RawSet,
+    origin: str,
+    *,
+    holdout: float,
+    size: int,
+    by_name: bool = False,
+    development: bool = False,
+) -> Dataset:
     """A set as its files hold it -> images of one size, with a test part and a digest of the contents.
 
-    `by_name`: which images of a class are held out for the test does not depend on the other classes.
+    `by_name`: which images of a class are held out for the test does not depend on the other classes. `development`:
+    training images are held out in the place of the test part, which goes into the digest and nowhere else.
     """
     parts = [_scale("train", raw.train, size)]
     notes = describe(raw.left_out, origin)
@@ -347,16 +357,32 @@ def assemble(name: str, raw: RawSet, origin: str, *, holdout: float, size: int, 
         notes += _untested(labels, mask, raw.class_names)
     digest = digest_of(one for part in parts for one in part.prints)
     variant = sources.identify(name, digest, (len(train.labels), len(test.labels)))
+    if development:
+        mask = held_out(train.labels.numpy(), holdout, raw.class_names)
+        train, test = _part(train, ~mask), _part(train, mask)
+        variant += DEVELOPMENT
     scaling = describe_scaling(sum((part.sizes for part in parts), Counter()), size)
     return Dataset(name, raw.class_names, digest, variant, train=train, test=test, scaling=scaling, notes=notes)
 
 
-def load_dataset(name: str, *, holdout: float = 0.2, image_size: int = 32, root: Path | None = None) -> Dataset:
+DEVELOPMENT = ", tested on held-out training images"
+"""What the variant of a set says where its test part is left alone."""
+
+
+def load_dataset(
+    name: str,
+    *,
+    holdout: float = 0.2,
+    image_size: int = 32,
+    development: bool = False,
+    root: Path | None = None,
+) -> Dataset:
     """A set by name, or `folder:PATH`, `npz:PATH`.
 
     `holdout` is the share of each class that becomes the test part where the user's files bring none; a class
     with a single image is then not tested. `image_size` is 32 or 64: images that are not square are squeezed into
-    it. `root` replaces $ENGRAM_DATA and the cache as the place to look in.
+    it. `development`: the test part is left alone, and `holdout` of the training images are held out in its place, to
+    choose settings by. `root` replaces $ENGRAM_DATA and the cache as the place to look in.
 
     >>> from engram import load_dataset
     >>> load_dataset("digits").class_names[:4]
@@ -366,7 +392,7 @@ def load_dataset(name: str, *, holdout: float = 0.2, image_size: int = 32, root:
         raise ConfigError(f"holdout = {holdout}: must lie between 0 and 1, both excluded")
     check_size(image_size)
     raw, origin = _read(name, root)
-    return assemble(name, raw, origin, holdout=holdout, size=image_size)
+    return assemble(name, raw, origin, holdout=holdout, size=image_size, development=development)
 
 
 # ---------------------------------------------------------------- check and survey

@@ -41,6 +41,7 @@ from engram.experiment.progress import Display
 from engram.experiment.records import FORMAT, Record, RecordWriter, Remembered, Unwritten, read_records
 from engram.methods.learner import AnswersTwice, Learner, Progress, Samples
 from engram.methods.registry import find_method
+from engram.presets import tuned_on
 from engram.seeding import generator
 
 
@@ -195,12 +196,13 @@ class TaskLoop:
             self._note("privacy", task=task.index, classes=names, found=[one.as_record() for one in found])
 
     def _evaluate(self, task: Task, dataset: Dataset, stream: ClassStream, matrix: list[list[float]]) -> Record:
-        """A_t; forgetting too, where the images of all tasks so far can be tested."""
+        """A_t; and where the images of all tasks so far can be tested, the authors' mean over tasks, and forgetting."""
         result = evaluate(self.learner, dataset, task.seen, partly=bool(stream.known))
-        compared: dict[str, float | None] = {"forgetting": None, "backward_transfer": None}
+        compared: dict[str, float | None] = {"task_mean": None, "forgetting": None, "backward_transfer": None}
         if not stream.known:
             matrix.append(metrics.task_row(result.confusion, [*map(len, stream.tasks)][: task.index + 1]))
             compared = {
+                "task_mean": metrics.mean(matrix[-1]),
                 "forgetting": metrics.forgetting(matrix),
                 "backward_transfer": metrics.backward_transfer(matrix),
             }
@@ -268,6 +270,7 @@ class TaskLoop:
             method=self.config.method,
             bound=self.method.bound,
             strict=self.method.is_strict(self.config.settings),
+            tuned_on=tuned_on(self.config),
             seed=self.config.seed,
             order_seed=self.config.order_seed,
             tasks=[list(task) for task in stream.tasks],

@@ -82,7 +82,8 @@ def execute(
         known, config = None, request.config()
     _require_rows(config, distributed.launched().size)
     device = prepare(config.runtime)
-    dataset = load_dataset(config.dataset, holdout=config.stream.holdout, image_size=config.stream.image_size)
+    own = config.stream
+    dataset = load_dataset(config.dataset, holdout=own.holdout, image_size=own.image_size, development=own.development)
     origin = Origin(config, describe_data(dataset))
     if known is not None and known.data != origin.data:
         raise RunError(

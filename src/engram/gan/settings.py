@@ -16,7 +16,9 @@ class GanSettings(Group):
 
     group = "gan"
     epochs: int = setting(40, "rounds of training per task; I in the annealing", at_least=1)
-    steps: int = setting(50, "steps per round, for each class of the task", at_least=1)
+    steps: int = setting(
+        50, "steps per round, for each class of the task; 0: a pass over the task's images, as in the paper", at_least=0
+    )
     batch_size: int = setting(16, "real images per step; many small steps draw better than few large ones", at_least=2)
     learning_rate: float = setting(
         3e-3, "Adam's, of generator and critic; falls to 0 towards the end", above=0, below=1
@@ -27,7 +29,17 @@ class GanSettings(Group):
         "images unlike the rest of their class are shown more often: distance to this power; 0: all alike",
         at_least=0,
     )
-    lambda_aux: float = setting(1.0, "weight of the class term in the generator's loss", at_least=0)
+    lambda_aux: float = setting(
+        1.0, "weight of the class term in the generator's loss; 0: none, as in the authors' runs on digits", at_least=0
+    )
+
+    def steps_of(self, *, images: int, classes: int) -> int:
+        """Steps per round, for a task of so many images and classes.
+
+        >>> GanSettings(steps=50).steps_of(images=100, classes=2), GanSettings(steps=0).steps_of(images=100, classes=2)
+        (100, 7)
+        """
+        return self.steps * classes if self.steps else -(-images // self.batch_size)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from engram.gan.settings import CriticSettings, GanMethodSettings
 from engram.masking.losses import generator_loss, interpolate
 from engram.nets.architectures import critic_trunk
 from engram.nets.classifier import ConvTrunk
-from engram.nets.critic import Critic, CriticBatch
+from engram.nets.critic import Critic, CriticBatch, Replayed
 from engram.nets.critic_backward import WrittenOutCritic
 from engram.seeding import generator as named_generator
 
@@ -71,8 +71,8 @@ class GanBatch:
     """Classes of the real images, for the critic; None: no class term."""
     fake_targets: Tensor | None = None
     """Classes of the fakes, for the generator; None: no class term."""
-    replayed: tuple[Tensor, Tensor] | None = None
-    """More images for the critic's class term, and their classes."""
+    replayed: Replayed | None = None
+    """Images of past classes, for the critic's class term."""
 
 
 def gan_step(
@@ -90,7 +90,7 @@ def gan_step(
     loss = generator_loss(scores)
     losses = {"critic": terms.adversarial, "generator": loss}
     added = []
-    if batch.fake_targets is not None:
+    if batch.fake_targets is not None and settings.gan.lambda_aux:
         added.append(Term("class", F.cross_entropy(answers, batch.fake_targets), settings.gan.lambda_aux))
     for term in (*added, *hook.terms()):
         losses[term.name] = term.value

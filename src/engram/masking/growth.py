@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from engram.masking.masks import IN_AXIS, OUT_AXIS, Layout, Variant
+
+Rule = Literal["refill", "paper", "off"]
+"""How a layer grows: until as much is free as at the start; by what the task newly reserved, rounded up; not at all."""
 
 Init = Callable[[Sequence[int], torch.Generator], Tensor]
 """(shape, generator) -> freshly initialised weights"""
@@ -36,6 +40,8 @@ class LayerSize:
     """mask entries reserved so far, this task's included: weights for DGMw, units for DGMa"""
     start_free: int
     """free mask entries before the very first task, the capacity that every task shall find"""
+    newly_reserved: int = 0
+    """of `reserved`, by this task"""
 
 
 @dataclass(frozen=True)
@@ -58,24 +64,31 @@ class LayerGrowth:
         return self.units_after - self.units_before
 
 
-def grow_layer(layer: LayerSize, new_inputs: int, variant: Variant, *, at_least: int = 0) -> LayerGrowth:
+def grow_layer(
+    layer: LayerSize, new_inputs: int, variant: Variant, *, at_least: int = 0, rule: Rule = "refill"
+) -> LayerGrowth:
     """The fewest new output units, but `at_least` so many, with which the layer's free entries are again `start_free`.
 
     DGMa: a unit is one mask entry, so the layer gains exactly what the task newly reserved.
 
     DGMw: a unit brings n = inputs x area entries. The paper adds ceil(delta / n) for delta newly reserved
-    weights, and the remainder piles up as extra free weights task after task. Departure: we compare with
-    the free weights at the start, so leftovers of earlier tasks, and the weights that `new_inputs`
+    weights (rule `paper`), and the remainder piles up as extra free weights task after task. Departure: we compare
+    with the free weights at the start, so leftovers of earlier tasks, and the weights that `new_inputs`
     bring to the present units, are used up first. Without either it is the paper's number.
 
-    >>> layer = LayerSize(inputs=10, units=8, area=1, reserved=25, start_free=80)
+    >>> layer = LayerSize(inputs=10, units=8, area=1, reserved=25, start_free=80, newly_reserved=25)
     >>> grow_layer(layer, 0, "weights").new_units, grow_layer(layer, 2, "weights").new_units
     (3, 1)
+    >>> grow_layer(layer, 2, "weights", rule="paper").new_units, grow_layer(layer, 2, "weights", rule="off").new_units
+    (3, 0)
     """
     assert new_inputs >= 0
     inputs = layer.inputs + new_inputs
     before, after = (layer.inputs * layer.area, inputs * layer.area) if variant == "weights" else (1, 1)
-    needed = -(-(layer.start_free + layer.reserved) // after)  # the ceiling of a quotient of integers
+    if rule == "refill":
+        needed = _ceiling(layer.start_free + layer.reserved, after)
+    else:
+        needed = layer.units + (_ceiling(layer.newly_reserved, before) if rule == "paper" else 0)
     units = max(layer.units + at_least, needed)
     return LayerGrowth(
         inputs_before=layer.inputs,
@@ -85,6 +98,11 @@ def grow_layer(layer: LayerSize, new_inputs: int, variant: Variant, *, at_least:
         free_before=layer.units * before - layer.reserved,
         free_after=units * after - layer.reserved,
     )
+
+
+def _ceiling(a: int, b: int) -> int:
+    """Of the quotient of two integers."""
+    return -(-a // b)
 
 
 def leading_block(weight: Tensor, n_in: int, n_out: int, layout: Layout) -> Tensor:

@@ -44,6 +44,21 @@ def binarise(e: Tensor) -> Tensor:
     return e.detach() > 0
 
 
+def random_mask(reserved: Tensor, n_free: int, n_reserved: int, *, generator: torch.Generator) -> Tensor:
+    """A mask that opens so many of the free and so many of the reserved entries, at random; all, where there are fewer.
+
+    >>> mask = random_mask(torch.tensor([True, False, False, False]), 2, 1, generator=torch.Generator().manual_seed(0))
+    >>> mask[0].item(), mask[1:].sum().item()
+    (True, 2)
+    """
+    flat = reserved.flatten().cpu()
+    mask = torch.zeros_like(flat)
+    for group, count in ((~flat, n_free), (flat, n_reserved)):
+        places = group.nonzero().squeeze(1)
+        mask[places[torch.randperm(len(places), generator=generator)[:count]]] = True
+    return mask.view(reserved.shape).to(reserved.device)
+
+
 def accumulate(previous: Tensor, new: Tensor) -> Tensor:
     """m^{<=t} = max(m^t, m^{<t}) of binary masks (Eq. 5, right): what is reserved from now on."""
     assert previous.dtype == new.dtype == torch.bool

@@ -114,6 +114,11 @@ class Classifier:
         run_epochs(self.progress, step, observe)
         self.progress = Progress()
 
+    @property
+    def bytes(self) -> int:
+        """As it would lie on disc."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.net.state_dict().values())
+
     @torch.inference_mode()
     def scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes)."""

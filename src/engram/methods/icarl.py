@@ -72,7 +72,7 @@ class ICaRL:
             images = task.images[torch.nonzero(task.targets == index).squeeze(1)]
             self.exemplars.add(index, images[herd(self.classifier.features(images), per_class)])
         self._find_means()
-        observe.note("memory", bytes={"exemplars": self.exemplars.bytes})
+        observe.note("memory", bytes={"exemplars": self.exemplars.bytes, "classifier": self.classifier.bytes})
 
     def scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes seen): nearness to the mean of each class."""

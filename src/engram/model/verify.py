@@ -98,8 +98,10 @@ def _strictness(model: Model, audit: Path | None) -> Check:
     if model.path is None or not is_run(model.path):
         return Check("strictness", None, "the images that it learned from are not at hand, and no audit file is")
     try:
-        stream = model.config.stream
-        dataset = load_dataset(model.config.dataset, holdout=stream.holdout, image_size=stream.image_size)
+        own = model.config.stream
+        dataset = load_dataset(
+            model.config.dataset, holdout=own.holdout, image_size=own.image_size, development=own.development
+        )
     except EngramError as error:
         return Check("strictness", None, f"the data is not here ({error})")
     return searched(model, frozenset(prints(dataset.take_train().images.numpy())))

@@ -39,6 +39,20 @@ class CriticTrunk(Protocol):
 
 
 @dataclass(frozen=True)
+class Replayed:
+    """Images of past classes for the class term; with several processes, this one's rows."""
+
+    images: Tensor
+    """(R, C, H, W) in [-1, 1]"""
+    targets: Tensor
+    """(R,) class indices, evenly over the past classes"""
+    class_share: float
+    """Past classes over all classes seen: what their mean counts, so that every class weighs the same."""
+    rows: int
+    """Over all processes."""
+
+
+@dataclass(frozen=True)
 class CriticBatch:
     """What a step shows the critic; images (B, C, H, W) in [-1, 1]. With several processes, this one's rows."""
 
@@ -51,8 +65,7 @@ class CriticBatch:
     """Of the whole batch, over all processes."""
     targets: Tensor | None = None
     """Classes of the real images; None: no class term."""
-    replayed: tuple[Tensor, Tensor] | None = None
-    """More images for the class term, and their classes."""
+    replayed: Replayed | None = None
 
 
 @dataclass(frozen=True)
@@ -143,15 +156,17 @@ class Critic(nn.Module):
 
 def images_of(batch: CriticBatch) -> Tensor:
     """Real, fake and replayed images, one after the other."""
-    return torch.cat([batch.real, batch.fake, *([] if batch.replayed is None else [batch.replayed[0]])])
+    return torch.cat([batch.real, batch.fake, *([] if batch.replayed is None else [batch.replayed.images])])
 
 
 def plain_terms(scores: Tensor, classes: Tensor, batch: CriticBatch) -> CriticTerms:
     """The terms but for the penalty, from the answers to `images_of(batch)`."""
     count, class_term = len(batch.real), None
     if batch.targets is not None:
-        answers, truth = classes[:count], batch.targets
-        if batch.replayed is not None:
-            answers, truth = torch.cat([answers, classes[2 * count :]]), torch.cat([truth, batch.replayed[1]])
-        class_term = F.cross_entropy(answers, truth)
+        class_term = F.cross_entropy(classes[:count], batch.targets)
+        if (past := batch.replayed) is not None:
+            replayed = F.cross_entropy(classes[2 * count :], past.targets)
+            # a process may have more of one batch than of the other
+            more = distributed.share(past.rows) / distributed.share(batch.rows)
+            class_term = (1 - past.class_share) * class_term + past.class_share * more * replayed
     return CriticTerms(critic_loss(scores[:count], scores[count : 2 * count]), None, class_term)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from engram.masking.growth import dcgan_init
+from engram.masking.growth import Rule, dcgan_init
 from engram.masking.masks import Variant, bits
 from engram.nets.graph import Graph, run_graph
 from engram.nets.growth import plan_growth
@@ -162,8 +162,12 @@ class MaskedGenerator(nn.Module):
         for layer, mask, weights in zip(self.plastic, reserved, kept, strict=True):
             layer.release_(mask, weights, generator=generator)
 
-    def grow_(self, *, generator: torch.Generator) -> None:
-        """Free capacity as at the start, fresh embeddings. Old engrams compute with the leading blocks, unchanged."""
-        plan = plan_growth(self.graph, [layer.size() for layer in self.plastic], self.variant)
+    def grow_(self, newly_reserved: Sequence[int], *, rule: Rule = "refill", generator: torch.Generator) -> None:
+        """New units by the rule, fresh embeddings. Old engrams compute with the leading blocks, unchanged.
+
+        `newly_reserved`: by layer, mask entries that the task reserved and that were free before it.
+        """
+        sizes = [layer.size(new) for layer, new in zip(self.plastic, newly_reserved, strict=True)]
+        plan = plan_growth(self.graph, sizes, self.variant, rule)
         for layer, growth in zip(self.plastic, plan, strict=True):
             layer.grow_(growth.new_inputs, growth.new_units, generator=generator)

@@ -124,8 +124,8 @@ class PlasticLayer(nn.Module):
         self.reserved = masks.accumulate(self.reserved, opened)
         return usage
 
-    def size(self) -> growth.LayerSize:
-        """For `plan_growth`."""
+    def size(self, newly_reserved: int = 0) -> growth.LayerSize:
+        """For `plan_growth`; `newly_reserved`: by the task that has just ended."""
         n_in, n_out = self.weight.shape[IN_AXIS[self.layout]], self.weight.shape[OUT_AXIS[self.layout]]
         return growth.LayerSize(
             inputs=n_in,
@@ -133,6 +133,7 @@ class PlasticLayer(nn.Module):
             area=self.weight[0, 0].numel(),
             reserved=int(self.reserved.sum()),
             start_free=int(self.start_free),
+            newly_reserved=newly_reserved,
         )
 
     def grow_(self, new_in: int, new_out: int, *, generator: torch.Generator) -> None:

@@ -31,8 +31,12 @@ PRESETS = (
     "imagenet50-quick",
     "imagenet50-small",
     "fast",
+    "paper-mnist",
+    "paper-svhn",
 )
 """The files beside this one."""
+PAPER = "paper"
+"""The paper's algorithm with the authors' settings: the file of the data set at hand."""
 DEFAULT = "default"
 """The methods' own defaults, under which name they can be asked for."""
 
@@ -43,6 +47,8 @@ class Preset:
 
     name: str
     description: str
+    tuned_on: str
+    """By which images its values were chosen; empty: by none."""
     stream: Mapping[str, Any]
     methods: Mapping[str, Mapping[str, Mapping[str, Any]]]
     """Method -> group -> field -> value."""
@@ -59,7 +65,7 @@ class Preset:
 def load_preset(name: str) -> Preset:
     """A preset of ours by name."""
     if name not in PRESETS:
-        raise unknown("preset", name, ["auto", DEFAULT, *PRESETS])
+        raise unknown("preset", name, ["auto", DEFAULT, PAPER, *PRESETS])
     return read_preset(Path(__file__).with_name(f"{name}.toml"), name)
 
 
@@ -72,17 +78,33 @@ def read_preset(path: Path, name: str) -> Preset:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     description, stream = tables.pop("description", ""), tables.pop("stream", {})
+    chosen_on = str(tables.pop("tuned_on", ""))
     for method, groups in {"stream": {"stream": stream}, **tables}.items():
         if not isinstance(groups, dict) or not all(isinstance(values, dict) for values in groups.values()):
             raise ConfigError(f"{path}: [{method}] must hold groups such as classifier = {{ epochs = 3 }}")
-    return Preset(name, str(description), stream, tables)
+    return Preset(name, str(description), chosen_on, stream, tables)
 
 
 def preset_name(preset: str, dataset: str) -> str:
-    """What `auto` stands for."""
+    """What `auto` and `paper` stand for.
+
+    >>> preset_name("auto", "mnist"), preset_name("auto", "folder:photos"), preset_name("paper", "svhn")
+    ('mnist', 'default', 'paper-svhn')
+    """
+    if preset == PAPER:
+        if f"{PAPER}-{dataset}" not in PRESETS:
+            known = " and ".join(name.removeprefix(f"{PAPER}-") for name in PRESETS if name.startswith(PAPER))
+            raise ConfigError(f"preset {PAPER!r}: the paper's own settings are there for {known}, not for {dataset}")
+        return f"{PAPER}-{dataset}"
     if preset != "auto":
         return preset
     return dataset if dataset in PRESETS else DEFAULT
+
+
+def tuned_on(config: Config) -> str:
+    """By which images the values of a configuration's preset were chosen; empty: by none, or nobody said."""
+    chosen = preset_name(config.preset, config.dataset)
+    return "" if chosen not in PRESETS else load_preset(chosen).tuned_on
 
 
 def preset_settings(preset: str, dataset: str, method: str) -> dict[str, Any]:

@@ -117,8 +117,9 @@ def sizes(place: Place) -> str:
         cells = [mean_cell(g.mean(partial(_last_part, part=part)), scale=MB) for part in parts]
         weights = mean_cell(g.mean(_weights_at_last), 0)
         row = [text(g.data.title), method_cell(g), place.link(g), weights, *cells, mean_cell(g.bytes, scale=MB)]
-        rows.append([*row, g.seeds])
-    return table(["data", "method", "label", "plastic weights", *(f"{p}, MB" for p in parts), "all, MB", "seeds"], rows)
+        rows.append([*row, mean_cell(g.mean(lambda run: run.classifier), scale=MB), g.seeds])
+    columns = ["data", "method", "label", "plastic weights", *(f"{p}, MB" for p in parts)]
+    return table([*columns, "all, MB", "classifier beside it, MB", "seeds"], rows)
 
 
 def _mains(groups: Sequence[Group]) -> list[Group]:

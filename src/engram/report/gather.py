@@ -54,6 +54,8 @@ class Run:
     growth: tuple[Growth, ...]
     memory: dict[int, dict[str, int]]
     """Task -> part -> bytes."""
+    classifier: float | None
+    """Bytes of what answers, after the last task."""
     retention: tuple[Retention, ...]
     timing: tuple[Timing, ...]
     quality: tuple[Quality, ...]
@@ -177,6 +179,7 @@ def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | Problem:
         masks=tuple(facts.masks),
         growth=_in_order(facts.growth),
         memory=dict(sorted(facts.memory.items())),
+        classifier=facts.classifier[max(facts.classifier)] if facts.classifier else None,
         retention=_in_order(facts.retention),
         timing=_in_order(facts.timing),
         quality=_in_order(facts.quality),
@@ -199,6 +202,7 @@ class _Facts:
     masks: list[MaskStep] = field(default_factory=list)
     growth: dict[int, Growth] = field(default_factory=dict)
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
+    classifier: dict[int, int | None] = field(default_factory=dict)
     retention: dict[int, Retention] = field(default_factory=dict)
     timing: dict[int, Timing] = field(default_factory=dict)
     quality: dict[int, Quality] = field(default_factory=dict)
@@ -227,6 +231,8 @@ class _Facts:
                 self.growth[record["task"]] = kinds.growth(record)
             case "memory":
                 task, parts = kinds.memory(record)
+                # what answers is told apart from what is kept for the past; older records do not list it
+                self.classifier[task] = parts.pop("classifier", None)
                 self.memory[task] = parts
             case "retention":
                 self.retention[record["task"]] = kinds.retention(record)

@@ -40,8 +40,8 @@ def settings(path: Path, problems: list[Problem]) -> dict[str, str] | None:
         precision = groups.pop("runtime").get("precision", "float32")
         if precision != "float32":
             groups["runtime"] = {"precision": precision}
-        for name, added in ADDED.items():
-            groups[name] = added | groups.get(name, {})
+        for name in groups.keys() & ADDED.keys():
+            groups[name] = ADDED[name] | groups[name]
         return {f"{g}.{name}": plain(_value(value)) for g, group in groups.items() for name, value in group.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         problems.append(Problem(str(path), "no configuration that can be read: the run is not averaged with others"))

@@ -216,14 +216,17 @@ def ledger(data: Data, groups: Sequence[Group]) -> Table | None:
             mean(kept, scale=MB),
             number(bought, 0),
             number(bought / head.seen(len(g.runs[0].memory) - 1), 0),
+            mean(g.mean(lambda run: run.classifier), scale=MB),
         ]
         rows.append(
             Row((*cells, number(seen, 0), number(100 * bought / seen if seen else None, 1)), g.section, g.method)
         )
     if not rows:
         return None
-    columns = ("method", "kept MB", "images of the same bytes", "per class", "training images", "share of these %")
-    note = f"An image counts {image_sizes(shown)} pixels, one byte per channel, not compressed."
+    shares = ("training images", "share of these %")
+    columns = ("method", "kept MB", "images of the same bytes", "per class", "classifier MB", *shares)
+    note = "The classifier goes on from task to task and stands beside the memory; older records do not list it. "
+    note += f"An image counts {image_sizes(shown)} pixels, one byte per channel, not compressed."
     title = f"{data.title}: the memory's size in images"
     return Table(f"ledger-{data.slug}", title, columns, tuple(rows), note)
 

@@ -36,13 +36,14 @@ from engram.memory.retention import changed_classes, largest_differences, redraw
 from engram.methods.answering import classifier_answer, critic_answer
 from engram.methods.classifier import normalise
 from engram.methods.classifier_phase import REPLAY_CLASSIFIER, ClassifierPhase
+from engram.methods.dgm.mask_counts import Opened, read_counts
 from engram.methods.dgm.mask_notes import MaskNotes
 from engram.methods.dgm.settings import DGMA_SETTINGS, DGMSettings
 from engram.methods.dgm.store_images import store_images
 from engram.methods.dgm.train_task import TaskTrainer
 from engram.methods.learner import SILENT, Freed, Method, Observer, Progress, State, run_epochs
 from engram.nets.architectures import graph_of
-from engram.nets.critic import Critic
+from engram.nets.critic import Critic, Replayed
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.reachability import reachable_units
 from engram.seeding import generator
@@ -107,8 +108,17 @@ class DGM:
             assert {*range(len(self.nets), len(task.seen))} <= {*task.class_indices}, "a new class without images"
             known, old = (len(task.seen), len(self.nets)) if self.critic_answers else (len(task.classes), 0)
             before = self.critic if self.warm else None
+            own = self.settings.masks
             self.trainer = TaskTrainer(
-                self.net, self.ctx, task=task.index, classes=len(task.classes), known=known, before=before, old=old
+                self.net,
+                self.ctx,
+                task=task.index,
+                classes=len(task.classes),
+                known=known,
+                images=len(task),
+                before=before,
+                old=old,
+                counts=read_counts(own.counts_of, task.index) if own.choice == "random" else None,
             )
             if not self.critic_answers:  # taken over; where it is the classifier, it answers until the task is done
                 self.critic = None
@@ -233,17 +243,17 @@ class DGM:
         seed, masks = self.ctx.seed, self.trainer.finish(task.index)
         draws, batches = generator(seed, "consolidate", task.index), self.settings.generator.bn_batches
         engram = consolidate(self.net, masks, task.class_indices, batches=batches, generator=draws)
-        observe.note("growth", layers=self._reserve_and_grow(masks, task.index))
+        observe.note("growth", layers=self._reserve_and_grow(masks, self.trainer.opened, task.index))
         self.engrams.append(engram)
         self._add_nets(engram)
         self.critic = self.trainer.critic if self.critic_answers or self.warm else None
         self.trainer = self.pool = None
         if self.settings.stores_images:
             store_images(self.classifier_phase, task, self.ctx, self._engrams_of)
-        observe.note("memory", bytes=self._kept())
-        observe.note("retention", classes=len(self.nets), changed=self.retention(), redrawn=self.redrawn())
         self.progress = Progress()
         self.classifier_phase.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
+        observe.note("memory", bytes=self._kept())
+        observe.note("retention", classes=len(self.nets), changed=self.retention(), redrawn=self.redrawn())
         self.phase = "classifier"
 
     def _add_nets(self, engram: Engram) -> None:
@@ -255,40 +265,51 @@ class DGM:
     def _kept(self) -> dict[str, int]:
         """Bytes by part."""
         kept = ledger(self.net, self.engrams) | {"exemplars": self.classifier_phase.exemplars.bytes}
+        if not self.critic_answers:
+            kept["classifier"] = self.classifier_phase.classifier.bytes
         if self.warm and self.critic is not None:
             kept["critic"] = self.critic.bytes
         return kept
 
-    def _reserve_and_grow(self, masks: Sequence[Tensor], task: int) -> list[dict[str, int]]:
+    def _reserve_and_grow(self, masks: Sequence[Tensor], opened: Sequence[Opened], task: int) -> list[dict[str, int]]:
         """By layer, what the task did with its mask, how many units it keeps, and how much the layer has grown."""
         reachable = reachable_units(self.net.graph, masks)
         active = [int(reachable[edge.target - 1].sum()) for edge in self.net.graph.edges]
         usage = [layer.reserve_(mask) for layer, mask in zip(self.net.plastic, masks, strict=True)]
         before = [(layer.weight.numel(), layer.size().units) for layer in self.net.plastic]
         self.net.task_params = None
-        self.net.grow_(generator=generator(self.ctx.seed, "grow", task))
+        new = [use.newly_reserved for use in usage]
+        self.net.grow_(new, rule=self.settings.masks.growth, generator=generator(self.ctx.seed, "grow", task))
         after = [(layer.weight.numel(), layer.size().units) for layer in self.net.plastic]
         return [
             {**vars(use), "weights_before": a[0], "weights_after": b[0], "units_before": a[1], "units_after": b[1]}
-            | {"active_units": units}
-            for use, units, a, b in zip(usage, active, before, after, strict=True)
+            | {"active_units": units, "opened_free": own.free, "opened_reserved": own.reserved}
+            for use, units, own, a, b in zip(usage, active, opened, before, after, strict=True)
         ]
 
     # ---------------------------------------------------------------- replay
 
-    def _past(self, task: Task, epoch: int, batch: int) -> tuple[Tensor, Tensor] | None:
-        """A batch of replayed images, evenly over the past classes, for a critic that answers; always of one size."""
+    def _past(self, task: Task, epoch: int, batch: int) -> Replayed | None:
+        """Replayed images for a critic that answers, evenly over the past classes; always as many."""
         if not self.nets:
             return None
-        size = self.settings.gan.batch_size
+        each = self.settings.replay.critic_batch == "per-class"
+        size = self.settings.gan.batch_size * (len(self.nets) if each else 1)
         if self.pool is None or self.pool[0] != epoch:
             total, classes = size * self.progress.batches, len(self.nets)
             drawn = self.classifier_phase.draw(self._draw, total, classes=classes, task=task.index, epoch=epoch)
-            order = torch.randperm(len(drawn), generator=generator(self.ctx.seed, "pool", task.index, epoch))
-            self.pool = epoch, drawn.rows(order)
+            # one of each class after the other, in random order: so every batch holds the classes evenly
+            turns = torch.cat([torch.arange(int(n)) for n in torch.bincount(drawn.targets)])
+            jitter = torch.rand(len(drawn), generator=generator(self.ctx.seed, "pool", task.index, epoch))
+            self.pool = epoch, drawn.rows((turns + jitter.double()).argsort())
         some = slice(batch * size, (batch + 1) * size)
         images, targets = (distributed.own(whole[some]) for whole in (self.pool[1].images, self.pool[1].targets))
-        return normalise(images.to(self.ctx.device)), targets.to(self.ctx.device)
+        return Replayed(
+            normalise(images.to(self.ctx.device)),
+            targets.to(self.ctx.device),
+            class_share=len(self.nets) / (len(self.nets) + len(task.classes)),
+            rows=size,
+        )
 
     def _draw(self, class_index: int, count: int, draws: torch.Generator) -> Tensor:
         return sample_evenly(self.nets[class_index], count, generator=draws)

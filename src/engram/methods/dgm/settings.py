@@ -24,9 +24,27 @@ class MaskSettings(Group):
         1e4, "how sharp the masks become (Eq. 3); the authors have 1e4 and, for DGMa, 1e5", at_least=1
     )
     lambda_ru: float = setting(0.4, "weight of the sparsity term (Eq. 6), times alpha", at_least=0)
+    alpha: Literal["entries", "units"] = setting(
+        "entries", "what alpha counts: mask entries over free ones, or units over those at the start (the authors)"
+    )
+    growth: Literal["refill", "paper", "off"] = setting(
+        "refill", "after a task: until as much is free as at the start; by what it newly reserved, rounded up; not"
+    )
+    choice: Literal["learned", "shuffled", "random"] = setting(
+        "learned",
+        "controls: as many entries open, but others, at random: from the end of the masks' rounds, or from the start",
+    )
+    counts_of: str = setting(
+        "none", "a run folder of learned masks: random ones open as many entries, by layer and task"
+    )
     max_units_ratio: float = setting(
         2.0, "units a task keeps at most, as a multiple of a node's at the start: the most relevant; 0: all", at_least=0
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wanted = "the folder of a run where masks.choice=random, and none elsewhere"
+        require((self.choice == "random") == (self.counts_of != "none"), "masks.counts_of", self.counts_of, wanted)
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,10 @@ class DGMReplaySettings(ClassifierReplaySettings):
 
     classifier: Literal["generated", "critic"] = setting(
         "generated", "who answers: a network trained on drawings of all classes, or the critic (the paper)"
+    )
+    critic_batch: Literal["shared", "per-class"] = setting(
+        "shared",
+        "replay a step for a critic that answers: one batch over the past classes, or one each; all weigh the same",
     )
 
 

@@ -25,26 +25,25 @@ from engram.gan.oversampling import draw_rows, sampling_weights
 from engram.gan.step import GanBatch, Optimisers, Term, gan_optimisers, gan_step, new_critic, set_rate
 from engram.masking.annealing import s_max_of_epoch, unit_scale, weight_scale
 from engram.masking.losses import alpha, sparsity
-from engram.masking.masks import close_
+from engram.masking.masks import close_, random_mask
 from engram.methods.classifier import load_optimiser, normalise, optimiser_state
+from engram.methods.dgm.mask_counts import Opened
 from engram.methods.dgm.settings import DGMSettings
 from engram.methods.learner import State
-from engram.nets.critic import Critic
+from engram.nets.critic import Critic, Replayed
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.pruning import relevance, top_units, unit_limits
 from engram.nets.reachability import prune, reachable_units
 from engram.nets.subnetwork import Subnetwork, parameters_of
 from engram.seeding import generator
 
-Replayed = tuple[Tensor, Tensor]
-"""Images (B, C, H, W) in [-1, 1] and their class indices."""
-
 
 class TaskTrainer:
     """One task's training of the generator: its critic, its optimisers, its masks.
 
     `known` is how many classes the critic tells apart: the task's own, or all seen where it is the classifier as well.
-    It goes on from the critic `before`, if there is one, which has learned the first `old` of those classes.
+    It goes on from the critic `before`, if there is one, which has learned the first `old` of those classes. `images`:
+    of the task, where a round is a pass over them. `counts`: by layer, how much masks that are not learned open.
     """
 
     def __init__(
@@ -55,12 +54,14 @@ class TaskTrainer:
         task: int,
         classes: int,
         known: int,
+        images: int = 0,
         before: Critic | None = None,
         old: int = 0,
+        counts: Sequence[Opened] | None = None,
     ) -> None:
         self.net, self.ctx, self.known = net, ctx, known
         self.settings = ctx.settings
-        self.steps = self.settings.gan.steps * classes
+        self.steps = self.settings.gan.steps_of(images=images, classes=classes)
         """B in the annealing: steps per round."""
         net.begin(classes, generator=generator(ctx.seed, "private", task))
         self.critic = new_critic(ctx, known, task)
@@ -70,6 +71,16 @@ class TaskTrainer:
             self.settings, critic=self.critic.parameters(), generator=net.parameters()
         )
         self.gates = net.gates()
+        self.random: list[Tensor] = []
+        """The masks of a control that takes them at random from the first step on."""
+        if counts is not None:
+            draws = generator(ctx.seed, "random masks", task)
+            self.random = [
+                random_mask(layer.reserved, one.free, one.reserved, generator=draws)
+                for layer, one in zip(net.plastic, counts, strict=True)
+            ]
+        self.opened: list[Opened] = []
+        """By layer, what the masks opened when they were fixed, before units were left out."""
         self.fixed: list[Tensor] = []
         """The binary masks, once they are fixed."""
         self.subnetwork: Subnetwork | None = None
@@ -81,9 +92,14 @@ class TaskTrainer:
             torch.empty_like(layer.embedding, requires_grad=False).copy_(~layer.reserved) for layer in net.plastic
         ]
         """By layer, which mask entries are free, in numbers; the same for all of a task."""
+        sizes = [layer.size() for layer in net.plastic]
         entries = sum(layer.embedding.numel() for layer in net.plastic)
-        self.n_free = entries - sum(layer.size().reserved for layer in net.plastic)
-        self.pressure = self.settings.masks.lambda_ru * alpha(entries, self.n_free)
+        self.n_free = entries - sum(size.reserved for size in sizes)
+        counted = (entries, self.n_free)
+        if self.settings.masks.alpha == "units":
+            start = unit_limits(net.graph, self.settings.generator.width, 1)
+            counted = sum(size.units for size in sizes), sum(start[edge.target - 1] for edge in net.graph.edges)
+        self.pressure = self.settings.masks.lambda_ru * alpha(*counted)
         """lambda_RU times alpha = S_t / S_free."""
 
     def scale_at_end(self, epoch: int) -> float:
@@ -119,7 +135,7 @@ class TaskTrainer:
             u=u,
             rows=size,
             targets=told if self.known > 1 else None,
-            fake_targets=told if len(task.classes) > 1 else None,
+            fake_targets=told if self.known > 1 else None,
             replayed=replayed,
         )
         return gan_step(self.critic, self.trained, self.optimisers, gan_batch, settings, hook)
@@ -142,17 +158,34 @@ class TaskTrainer:
         set_rate(self.optimisers, self.settings.gan.learning_rate * left)
         return _FinetuneHook(self)
 
+    def _chosen(self, task: int) -> list[Tensor]:
+        """The binary masks that the task's rounds of mask learning end with; what cannot be reached is left out."""
+        graph, variant = self.net.graph, self.net.variant
+        masks = prune(graph, self.random or self.net.binary_masks(), variant)
+        if self.settings.masks.choice != "shuffled":
+            return masks
+        draws = generator(self.ctx.seed, "shuffled masks", task)
+        pairs = [(mask, layer.reserved) for mask, layer in zip(masks, self.net.plastic, strict=True)]
+        counts = [Opened.of(mask, reserved) for mask, reserved in pairs]
+        shuffled = [
+            random_mask(reserved, one.free, one.reserved, generator=draws)
+            for (_, reserved), one in zip(pairs, counts, strict=True)
+        ]
+        return prune(graph, shuffled, variant)
+
     def fix_masks(self, task: int) -> None:
-        """Binarise, leave out what cannot be reached, and see that something is left to choose."""
-        graph, variant, ratio = self.net.graph, self.net.variant, self.settings.masks.max_units_ratio
-        fixed = prune(graph, self.net.binary_masks(), variant)
+        """Binarise, leave out what cannot be reached, and see that something is left.
+
+        Masks that are open everywhere are the paper's worst case, no error: the task reserves all that was free.
+        """
+        graph, ratio = self.net.graph, self.settings.masks.max_units_ratio
+        fixed = self._chosen(task)
+        self.opened = [Opened.of(mask, layer.reserved) for mask, layer in zip(fixed, self.net.plastic, strict=True)]
         shares = [mask.float().mean().item() for mask in fixed]
-        closed = not reachable_units(graph, fixed)[-1].any()
-        if closed or min(shares) == 1:
-            what, remedy = ("closed", "lower") if closed else ("open", "raise")
+        if not reachable_units(graph, fixed)[-1].any():
             raise DivergedError(
-                f"the masks of task {task + 1} have collapsed: all {what} (open shares by layer "
-                f"{', '.join(f'{share:.3f}' for share in shares)}); {remedy} masks.lambda_ru"
+                f"the masks of task {task + 1} have collapsed: no path leads to the image (open shares by layer "
+                f"{', '.join(f'{share:.3f}' for share in shares)}); lower masks.lambda_ru"
             )
         if ratio:
             fixed = self._top_units(fixed)
@@ -231,6 +264,9 @@ class TaskTrainer:
         return {
             "classes": own.classes,
             "known": self.known,
+            "steps": self.steps,
+            "opened": [[one.free, one.reserved] for one in self.opened],
+            "random": {str(number): mask for number, mask in enumerate(self.random)},
             "task_params": dict(own.state_dict()),
             "critic": dict(self.critic.state_dict()),
             "optimisers": {name: optimiser_state(optimiser) for name, optimiser in self.optimisers.items()},
@@ -242,6 +278,8 @@ class TaskTrainer:
     def of(cls, state: State, net: MaskedGenerator, ctx: Context[DGMSettings]) -> TaskTrainer:
         """Back from a state; the network's shared layers have been restored before."""
         trainer = cls(net, ctx, task=0, classes=state["classes"], known=state["known"])
+        trainer.steps, trainer.opened = state["steps"], [Opened(*pair) for pair in state["opened"]]
+        trainer.random = [mask.to(ctx.device) for mask in state["random"].values()]
         assert net.task_params is not None
         net.task_params.load_state_dict(state["task_params"])
         trainer.critic.load_state_dict(state["critic"])
@@ -259,10 +297,14 @@ class _MaskHook:
     def __init__(self, trainer: TaskTrainer, s: float, s_max_i: float) -> None:
         self.trainer, self.s, self.s_max_i = trainer, s, s_max_i
         self.masks: Sequence[Tensor] | None = trainer.net.soft_masks(s)
+        if trainer.random:  # nothing to learn, so no sparsity term; the embeddings get no gradient
+            self.masks = [mask.float() for mask in trainer.random]
 
     def terms(self) -> Sequence[Term]:
         assert self.masks is not None
         trainer = self.trainer
+        if trainer.random:
+            return []
         taken = sparsity(zip(self.masks, trainer.free, strict=True), n_free=trainer.n_free)
         return [Term("sparsity", taken, trainer.pressure)]
 

@@ -113,7 +113,8 @@ class RegularisedLearner:
         self.importance = self.estimator.end(net, self._examples(task, self.ctx.classifier.epochs), task.index)
         self.anchor = {name: p.detach().clone() for name, p in self._weights().items()}
         self._store(task)
-        observe.note("memory", bytes={"importance": self._bytes(), "exemplars": self.exemplars.bytes})
+        kept = {"importance": self._bytes(), "exemplars": self.exemplars.bytes}
+        observe.note("memory", bytes={**kept, "classifier": self.classifier.bytes})
 
     def scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes seen)."""

@@ -58,8 +58,8 @@ class DGR:
             run_epochs(self.progress, partial(self._gan_step, task), observe)
             self.gan.finish(task.index, torch.zeros(1, dtype=torch.int64), group=0)
             self.progress, self.pool, self.phase = Progress(), EpochPool(), "classifier"
-            observe.note("memory", bytes=self.gan.bytes)
             self.classifier.begin(len(task.seen), task=task.index, images=self.settings.replay.images, start="warm")
+            observe.note("memory", bytes={**self.gan.bytes, "classifier": self.classifier.bytes})
             self.classifier.progress.begins = GAN_SHARE
         if len(task.seen) > 1:  # a single class needs no classifier
             total = self.settings.replay.images
@@ -81,7 +81,7 @@ class DGR:
         self.known = self.classifier.classes
         self.teacher = copy.deepcopy(self.classifier.net).eval() if task.index else None
         self.drawing = self.gan.previous
-        steps = self.settings.gan.steps * len(task.classes)
+        steps = self.settings.gan.steps_of(images=len(task), classes=len(task.classes))
         self.progress = Progress(epochs=self.settings.gan.epochs, batches=steps, ends=GAN_SHARE)
         self.phase = "generator"
 

@@ -47,15 +47,16 @@ class ConditionalReplayLearner(ABC, Generic[S]):
         """Train the GAN, then the classifier; goes on where it was stopped."""
         if self.phase == "idle":
             self.begin(task)
-            steps = self.settings.gan.steps * len(task.classes)
+            steps = self.settings.gan.steps_of(images=len(task), classes=len(task.classes))
             self.progress = Progress(epochs=self.settings.gan.epochs, batches=steps, ends=GAN_SHARE)
             self.phase = "generator"
         if self.phase == "generator":
             run_epochs(self.progress, partial(self.step, task), observe)
             kept = self.end(task)
             self.progress, self.phase = Progress(), "classifier"
-            observe.note("memory", bytes={**self.gan.bytes, **kept})
             self.classifier_phase.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
+            kept["classifier"] = self.classifier_phase.classifier.bytes
+            observe.note("memory", bytes={**self.gan.bytes, **kept})
         self.classifier_phase.fit(self._draw, task=task, observe=observe)
         self.phase = "idle"
 
