@@ -345,7 +345,7 @@ def test_going_on_with_other_images_settings_or_another_model_is_refused(tmp_pat
     Image.fromarray(np.zeros((20, 20), np.uint8)).save(data / "lamp/99.png")
     with pytest.raises(RunError, match="begun with other images of 'lamp'"):
         learn(Model.open(path), data, path)
-    with pytest.raises(RunError, match="another model"):
+    with pytest.raises(RunError, match="no version of this model"):
         learn(toy(), data, path)
     assert call(["forget", str(path), "mug"]) == 2
     (data / "lamp/99.png").unlink()

@@ -169,11 +169,11 @@ def test_sample_and_predict(tmp_path: Path, channels: int, capsys: pytest.Captur
     assert line.split(": ")[1][0] in "012"
 
 
-def test_a_class_is_meant_by_its_name_or_else_by_its_number(one_task: Path) -> None:
+def test_a_class_is_meant_by_its_name_and_never_by_its_number(one_task: Path) -> None:
     run = Model.open(one_task)
     run.ids = {"cat": 2, "2": 0, "a, b": 5}
-    assert [run.class_index(word) for word in ("cat", "2", "0", "5")] == [0, 1, 1, 2]
-    for word in ("dog", "1", "-1", "²", ""):
+    assert [run.class_index(word) for word in ("cat", "2", "a, b")] == [0, 1, 2]
+    for word in ("dog", "0", "5", "-1", "²", ""):
         with pytest.raises(ConfigError, match="unknown class"):
             run.class_index(word)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from engram.cli.shared import say
+from engram.cli.shared import require_other_file, say
 from engram.errors import ConfigError
 
 
@@ -13,9 +13,17 @@ def do_export(chosen: argparse.Namespace) -> int:
         raise ConfigError("nothing to write: name a file with --onnx FILE or --engram FILE")
     if chosen.no_generator and chosen.engram is None:
         raise ConfigError("--no-generator goes with --engram FILE; an ONNX file never has the generator")
+    for flag, out in (("--onnx", chosen.onnx), ("--engram", chosen.engram)):
+        if out is not None:
+            require_other_file(flag, out, chosen.model)
+    if chosen.onnx is not None and chosen.onnx.is_file() and chosen.onnx.suffix != ".onnx":
+        raise ConfigError(f"--onnx {chosen.onnx} is there already and is no ONNX file; name another")
+    from engram.model.learn import require_own_place
     from engram.model.model import Model
 
     model = Model.open(chosen.model)
+    if chosen.engram is not None:
+        require_own_place(model, chosen.engram)
     if chosen.onnx is not None:
         from engram.model.onnx import export_model
 

@@ -13,7 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.shared import complain, console, parse_setting, print_checks, say, signals_set, tell_settings
+from engram.cli.shared import (
+    complain,
+    console,
+    parse_setting,
+    print_checks,
+    require_other_file,
+    say,
+    signals_set,
+    tell_settings,
+)
 from engram.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -133,8 +142,8 @@ def trust_lines(learned: Learned) -> Iterator[str]:
 
 
 def do_forget(chosen: argparse.Namespace) -> int:
-    from engram.model.card import write_card
-    from engram.model.learn import held, put, require_at_rest
+    from engram.model.card import remove_card, write_card
+    from engram.model.learn import held, put, require_at_rest, require_own_place
     from engram.model.model import Model
 
     out = chosen.out or chosen.model
@@ -143,16 +152,23 @@ def do_forget(chosen: argparse.Namespace) -> int:
     with held(out) as work:
         require_at_rest(out, work)
         model = Model.open(chosen.model)
-        for name in chosen.classes:
-            step = model.forget(name, retrain=False)
-            if not chosen.quiet:
-                count = f"{step.facts['weights']:,} of {step.facts['all_weights']:,} weights"
-                say(f"forgot {step.classes[0]}: {count} are free again")
-        if chosen.retrain and model.classes:
+        require_own_place(model, out)
+        before = {name for step in model.lineage if step.kind == "forgot" for name in step.classes}
+        # a command that was killed when all but the card was done comes to its end
+        gone = [name for name in chosen.classes if name in before and name not in model.classes]
+        steps = [model.forget(name) for name in chosen.classes if name not in gone]
+        if chosen.retrain and model.classes and steps:
             model.relearn()
-        put(model, out, work)
+        remove_card(out)  # it shows drawings of the class: first it goes, then the class
+        if steps or out != chosen.model:
+            put(model, out, work)
         write_card(model, out)
     if not chosen.quiet:
+        for step in steps:
+            count = f"{step.facts['weights']:,} of {step.facts['all_weights']:,} weights"
+            say(f"forgot {step.classes[0]}: {count} are free again")
+        for name in gone:
+            say(f"{name} was forgotten before")
         for other in still_holding(model, out):
             say(f"{other} still holds it: an earlier version of this model; delete it, or let it forget too")
         say(f"{out}: {', '.join(model.classes) or 'no class'}")
@@ -163,14 +179,14 @@ def still_holding(model: Model, path: Path) -> list[Path]:
     """Model files in the same folder that hold a class which this model has forgotten: versions of the same model."""
     from engram.errors import EngramError
     from engram.model.file import SUFFIX, read
+    from engram.model.learn import is_version
 
     gone = {number for step in model.lineage if step.kind == "forgot" for number in step.ids}
     found = []
     for other in sorted(path.parent.glob(f"*{SUFFIX}")):
         with suppress(EngramError, KeyError, TypeError, ValueError):
-            body = read(other).body
-            same = [step["data"] for step in body["lineage"][:1]] == [dict(step.data) for step in model.lineage[:1]]
-            if same and other != path and gone & {number for _, number in body["classes"]}:
+            holds = gone & {number for _, number in read(other).body["classes"]}
+            if holds and other != path and is_version(other, model):
                 found.append(other)
     return found
 
@@ -182,11 +198,14 @@ def do_sample(chosen: argparse.Namespace) -> int:
 
     if chosen.per_class < 1:
         raise ConfigError(f"--per-class {chosen.per_class} must be 1 or more")
+    require_other_file("--out", chosen.out, chosen.model)
     if chosen.verbose:
         tell_settings(chosen.model)
     model = Model.open(chosen.model)
-    words = chosen.classes.split(",") if chosen.classes else []
-    indices = [model.class_index(word.strip()) for word in words] or list(range(len(model.classes)))
+    words = [] if not chosen.classes else [chosen.classes]
+    if chosen.classes not in model.classes:  # a name may have a comma in it
+        words = [word.strip() for word in (chosen.classes or "").split(",") if word.strip()]
+    indices = [model.class_index(word) for word in words] or list(range(len(model.classes)))
     grid = sheet(model.draw(indices, chosen.per_class, seed=chosen.seed), chosen.per_class)
     try:
         write_atomically(chosen.out, png(grid))

@@ -303,7 +303,7 @@ def _sample(commands: Commands) -> None:
     text = "draw images of learned classes from a model's generator, as a PNG"
     sample = _command(commands, "sample", do_sample, text, talks=True)
     _model(sample)
-    sample.add_argument("--classes", metavar="A,B", help="classes by name or number, one row each (default: all)")
+    sample.add_argument("--classes", metavar="A,B", help="classes by name, one row each (default: all)")
     sample.add_argument("--per-class", type=int, default=10, metavar="N", help="images per class (default: 10)")
     sample.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the noise (default: 0)")
     sample.add_argument(

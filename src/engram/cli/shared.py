@@ -36,6 +36,12 @@ def complain(text: str) -> None:
     print(plain(text), file=sys.stderr)
 
 
+def require_other_file(flag: str, out: Path, model: Path) -> None:
+    """What a command writes may not take the place of the model that it reads."""
+    if out.exists() and model.exists() and out.resolve() == model.resolve():
+        raise ConfigError(f"{flag} {out} is the model itself; name another file")
+
+
 def print_checks(lines: Iterable[Check], *, quiet: bool = False) -> int:
     """A line each; `quiet`: for those that failed. 1 where one failed. The last line names all that was not checked."""
     from rich.markup import escape

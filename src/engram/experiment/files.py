@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 from collections.abc import Iterator
@@ -40,6 +41,26 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+    _clear_left_overs(path)
+
+
+def _clear_left_overs(path: Path) -> None:
+    """What processes left that were killed while they wrote this file; who is still at work keeps theirs."""
+    for old in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        number = old.name.split(".")[-2]
+        if number.isdecimal() and not _is_alive(int(number)):
+            with contextlib.suppress(OSError):
+                old.unlink()
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def move(source: Path, target: Path) -> None:

@@ -103,7 +103,8 @@ def locked(folder: Path) -> Iterator[None]:
     with os_errors(folder / LOCK):
         try:
             lock.acquire(timeout=PATIENCE)
-        except filelock.Timeout:  # an OSError too, so it is caught first
+        # errors of the system too, so they are caught first; the folder is gone where its holder was done with it
+        except (filelock.Timeout, FileNotFoundError):
             raise RunError(f"{folder} is in use by another process; wait for it or choose another --out") from None
     try:
         yield

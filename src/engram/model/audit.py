@@ -113,8 +113,6 @@ def write(path: Path, audit: Audit) -> None:
     with os_errors(path, kept="nothing was learned"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
-        for old in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed while it wrote
-            old.unlink(missing_ok=True)
 
 
 def read(path: Path, model: str | None) -> Audit:

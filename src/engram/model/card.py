@@ -72,6 +72,13 @@ def write_card(model: Model, path: Path) -> tuple[Path, Path]:
     return paths
 
 
+def remove_card(path: Path) -> None:
+    """Both cards beside the model's file at `path`, where there are any."""
+    for card_path in card_paths(path):
+        with os_errors(card_path, kept="the model is as it was"):
+            card_path.unlink(missing_ok=True)
+
+
 # ---------------------------------------------------------------- what is seen first
 
 

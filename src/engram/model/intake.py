@@ -66,14 +66,14 @@ def take_in(
         found = data.dataset
         train = data.hand_over()
     else:
-        found = read(data, settings, shape=shape, known=known)
+        found = read(data, settings, shape=shape, known=(*known, *done))
         train = found.take_train()
         order = brought(found)
         if settings.order is not None:
             order = [name for name in settings.order if name in order] + [n for n in order if n not in settings.order]
     order, known = [name for name in order if name not in done], tuple(dict.fromkeys((*known, *done)))
     _check_shape(found, shape, settings.image_size)
-    _check_names(found, order, known, update)
+    _check_names(found, order, known, update, bool(done))
     _check_counts(found, order)
     names = (*known, *(name for name in order if name not in known))
     dataset = _renumbered(found, train, names)
@@ -198,14 +198,15 @@ def _check_shape(dataset: Dataset, shape: Shape | None, size: int) -> None:
         )
 
 
-def _check_names(dataset: Dataset, order: Sequence[str], known: Sequence[str], update: bool) -> None:
+def _check_names(dataset: Dataset, order: Sequence[str], known: Sequence[str], update: bool, begun: bool) -> None:
+    """`begun`: some of the classes were learned before this start; what is left of an update may be new."""
     if again := [name for name in order if name in known]:
         if not update:
             raise DataError(
                 f"{dataset.name}: class {again[0]!r} is known already; leave it out, or add these images to it by "
                 "update=True (engram learn --update)"
             )
-    elif update:
+    elif update and not begun:
         raise DataError(f"{dataset.name}: no class of it is known, so there is nothing to update; leave update out")
     for name in order:
         if name == UNKNOWN or not name.strip() or not name.isprintable():

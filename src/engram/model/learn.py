@@ -13,14 +13,15 @@ import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engram.config import differences
+from engram.context import Shape
 from engram.data.datasets import Dataset
 from engram.data.stream import ClassStream
-from engram.errors import ConfigError, DataError, RunError
+from engram.errors import ConfigError, DataError, EngramError, RunError
 from engram.experiment import checkpoint
 from engram.experiment.files import LOCK, move, os_errors
 from engram.experiment.folder import (
@@ -38,6 +39,7 @@ from engram.experiment.progress import Display
 from engram.experiment.records import read_records
 from engram.model.card import write_card
 from engram.model.file import SUFFIX
+from engram.model.file import read as read_file
 from engram.model.intake import Intake, brought, read
 from engram.model.learning import Learned, loop_for, note_in, old_accuracy, require_learns, take_in, take_over
 from engram.model.lineage import Step
@@ -70,6 +72,28 @@ def require_at_rest(path: Path, work: Path) -> None:
         raise RunError(f"{path} is in the middle of learning; finish it by the same `engram learn`, or remove {work}")
 
 
+def require_own_place(model: Model, out: Path) -> None:
+    """What lies at `out` is the version that was opened, another version of the same model, or nothing.
+
+    To be asked while the place is held: another process may have written there since the model was opened.
+    """
+    if not out.is_file():
+        return
+    if model.path is not None and model.path.resolve() == out.resolve():
+        if read_file(out).digest != model.digest:
+            raise RunError(f"{out} was changed by another process since it was opened; call the same command again")
+    elif not is_version(out, model):
+        raise RunError(f"{out} is there already and is no version of this model; name another file")
+
+
+def is_version(path: Path, model: Model) -> bool:
+    """Whether a file holds the same model at some time: one that began with the same data."""
+    first = [dict(step.data) for step in model.lineage[:1]]
+    with suppress(EngramError, KeyError, TypeError, ValueError):
+        return bool(first) and [step["data"] for step in read_file(path).body["lineage"][:1]] == first
+    return False
+
+
 def put(model: Model, out: Path, work: Path) -> None:
     """Write the model by way of its work folder: a process killed while it writes leaves nothing beside `out`."""
     if out.is_dir():
@@ -99,6 +123,7 @@ def learn(
         raise ConfigError(f"{audit} cannot be model and audit file in one; name another file, apart from the model")
     left = work_folder(out).exists()
     with held(out) as work:
+        require_own_place(model, out)
         begun = _begun(model, out, work, update)
         if begun is None:
             require_learns(model, update)
@@ -177,25 +202,36 @@ def was_last(lineage: Sequence[Step], dataset: Dataset, update: bool) -> bool:
     return again and update == any(step.updated for step in last)
 
 
-def tasks_done(work: Path, model: Model) -> list[list[str]]:
-    """The tasks that were learned there to the end, by their classes."""
+@dataclass(frozen=True)
+class Done:
+    """What was learned in a work folder to the end."""
+
+    tasks: list[list[str]]
+    """By their classes."""
+    shape: Shape
+    """Of their images, which those of the other classes are to have."""
+
+
+def tasks_done(work: Path, model: Model) -> Done | None:
+    """The tasks that were learned there to the end; None where none was."""
     saved, head = checkpoint.load(work), next(read_records(work), None)
-    if saved is None or head is None:
-        return []
-    count = int(saved.meta["task"]) - model.tasks
-    return [[head["class_names"][number] for number in task] for task in head["tasks"][: max(0, count)]]
+    count = 0 if saved is None else int(saved.meta["task"]) - model.tasks
+    if head is None or count < 1:
+        return None
+    names, (channels, height, width) = head["class_names"], head["shape"]
+    return Done([[names[number] for number in task] for task in head["tasks"][:count]], (channels, height, width))
 
 
 def _take_in(model: Model, data: Any, update: bool, begun: Origin | None, work: Path) -> Intake:
     """All of the data where all of it is still there, so that nothing differs from learning without a stop."""
-    done = [] if begun is None else tasks_done(work, model)
-    if begun is None or not done:
+    done = None if begun is None else tasks_done(work, model)
+    if begun is None or done is None:
         return take_in(model, data, update=update)
     with suppress(DataError):
         whole = take_in(model, data, update=update)
         if whole.digests == begun.data.get("classes"):
             return whole
-    return take_in(model, data, update=update, done=done)
+    return take_in(model, data, update=update, done=done.tasks, shape=done.shape)
 
 
 def _remedy(work: Path) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engram.context import Shape
 from engram.errors import ConfigError
 from engram.evaluation.evaluate import evaluate
 from engram.experiment.loop import Stop, TaskLoop
@@ -52,16 +53,23 @@ def require_learns(model: Model, update: bool) -> None:
         raise ConfigError(f"{model.config.method} cannot learn more of a known class; dgmw and dgma can")
 
 
-def take_in(model: Model, data: Any, *, update: bool = False, done: Sequence[Sequence[str]] = ()) -> Intake:
+def take_in(
+    model: Model,
+    data: Any,
+    *,
+    update: bool = False,
+    done: Sequence[Sequence[str]] = (),
+    shape: Shape | None = None,
+) -> Intake:
     """The data as the model's next tasks; mistakes in it are found here, before anything is learned.
 
-    `done`: tasks of the data that were learned before this start, by their classes.
+    `done`: tasks of the data that were learned before this start, by their classes; `shape`: of their images.
     """
     require_learns(model, update)
     return intakes.take_in(
         data,
         model.config.stream,
-        shape=model.shape,
+        shape=shape or model.shape,
         known=model.classes,
         start=model.tasks + len(done),
         update=update,

@@ -81,6 +81,8 @@ class Model:
         self.trust = parts.trust
         """How far answers can be trusted; None where no images were kept out for that."""
         self.within_task, self.digest, self.path = parts.within_task, parts.digest, parts.path
+        self.unsaved = False
+        """Whether it has changed since it was read or written."""
         self.learner: Learner | None = None
         self._net: nn.Module | None = None
         """What answers, once it was asked for."""
@@ -165,7 +167,7 @@ class Model:
             return self.answering().save(path, card=card)
         parts = self.parts()
         self.digest = file.write(path, parts.body(), parts.state)
-        self.path = path
+        self.path, self.unsaved = path, False
         if card:
             from engram.model.card import write_card
 
@@ -204,6 +206,7 @@ class Model:
         if not with_generator:
             return self.answering().save_pretrained(folder, license=license)
         self.digest, self.path = hub.write(self, Path(folder), license), Path(folder) / hub.WEIGHTS
+        self.unsaved = False
         return self.digest
 
     def push_to_hub(
@@ -242,7 +245,7 @@ class Model:
         """A model that answers as this one does, and can do nothing else."""
         learner, shape = self.ready("answer")
         made = copy.copy(self)
-        made._net = None
+        made.changed()
         made.learner = answer_only(learner, self.config, shape, self.device)
         return made
 
@@ -268,13 +271,11 @@ class Model:
         """What it keeps of past tasks, in words."""
         return "real images" if self.method.strict and not self.is_strict else self.method.stores
 
-    def class_index(self, word: str) -> int:
-        """The place of a class in the answer, by its name or else by its number."""
-        if word in self.ids:
-            return self.classes.index(word)
-        if word.isdecimal() and int(word) in self.ids.values():
-            return list(self.ids.values()).index(int(word))
-        raise unknown("class", word, self.classes)
+    def class_index(self, name: str) -> int:
+        """The place of a class in the answer. By its name alone: a number may be the name of another class."""
+        if name not in self.ids:
+            raise unknown("class", str(name), self.classes)
+        return self.classes.index(name)
 
     def __repr__(self) -> str:
         return f"Model({self.config.method}, {len(self.ids)} classes, {self.tasks} tasks)"
@@ -420,8 +421,8 @@ class Model:
             return learning.take_over(self, loop, intake, before, audited)
 
     def changed(self) -> None:
-        """What answered before is not what answers now."""
-        self._net = None
+        """What answered before is not what answers now, and not what lies on disc."""
+        self._net, self.unsaved = None, True
 
     def require_between_tasks(self, what: str) -> None:
         """A run that was stopped within a task knows half a class."""
@@ -436,12 +437,12 @@ class Model:
     def _or_as_before(self) -> Iterator[None]:
         """Whatever goes wrong, the model is put back to what it was."""
         state = None if self.learner is None else _copied(self.learner.state())
-        ids, known = dict(self.ids), (self.next_id, self.tasks, self.lineage, self.trust)
+        ids, known = dict(self.ids), (self.next_id, self.tasks, self.lineage, self.trust, self.unsaved)
         self._net = None
         try:
             yield
         except BaseException:
-            self.ids, (self.next_id, self.tasks, self.lineage, self.trust) = ids, known
+            self.ids, (self.next_id, self.tasks, self.lineage, self.trust, self.unsaved) = ids, known
             if state is not None and self.shape is not None and not self.answers_only:
                 self.learner = self.new_learner(self.shape)
                 self.learner.load(state)
@@ -471,6 +472,7 @@ class Model:
         name = self.classes[index]
         with self._or_as_before():
             freed = learner.forget(index)
+            self.changed()
             number = self.ids.pop(name)
             self.trust = self.trust and self.trust.without(index)
             self._trust_again()
@@ -498,7 +500,7 @@ class Model:
         if not isinstance(learner, KeepsEngrams):
             raise ConfigError(f"{self.config.method} has no engrams to learn from; dgmw and dgma have")
         learner.relearn(task_index=self.tasks)
-        self._net = None
+        self.changed()
         self._trust_again()
         self.tasks += 1
         ids = tuple(self.ids.values())

@@ -42,6 +42,8 @@ def verify_model(model: Model, audit: Path | None = None) -> list[Check]:
 
 def _integrity(model: Model) -> Check:
     what = f"{len(model.classes)} classes, {model.tasks} tasks"
+    if model.unsaved:
+        return Check("integrity", None, f"{what}; changed since it was read or written: save it, then check the file")
     if model.path is not None and model.path.is_dir():
         return Check("integrity", True, f"every file matches its checksum; checkpoint after task {model.tasks}")
     if model.digest is None:
@@ -126,7 +128,9 @@ def searched(model: Model, known: Set[bytes], key: bytes = b"") -> Check:
 
 
 def _stored_state(model: Model) -> dict[str, Any]:
-    """What lies on disc, of which the learner may have left something unread."""
+    """What lies on disc, of which the learner may have left something unread; of a changed model, what it holds."""
+    if model.unsaved:
+        return {} if model.learner is None else model.learner.state()
     if model.path is not None and model.path.is_dir():
         saved = checkpoint.load(model.path)
         return {} if saved is None else saved.state
