@@ -252,7 +252,8 @@ class DGM:
             store_images(self.classifier_phase, task, self.ctx, self._engrams_of)
         self.progress = Progress()
         self.classifier_phase.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
-        observe.note("memory", bytes=self._kept())
+        answers = {} if self.critic_answers else {"classifier": self.classifier_phase.classifier.bytes}
+        observe.note("memory", bytes=self._kept() | answers)
         observe.note("retention", classes=len(self.nets), changed=self.retention(), redrawn=self.redrawn())
         self.phase = "classifier"
 
@@ -265,8 +266,6 @@ class DGM:
     def _kept(self) -> dict[str, int]:
         """Bytes by part."""
         kept = ledger(self.net, self.engrams) | {"exemplars": self.classifier_phase.exemplars.bytes}
-        if not self.critic_answers:
-            kept["classifier"] = self.classifier_phase.classifier.bytes
         if self.warm and self.critic is not None:
             kept["critic"] = self.critic.bytes
         return kept
