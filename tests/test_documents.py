@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from engram.config import groups_of
 from engram.errors import ConfigError
+from engram.methods.registry import configure
 from engram.report.document_rows import Place, differences
 from engram.report.documents import END, names, stale, update
 from engram.report.gather import Run, gather
@@ -100,6 +102,23 @@ def page(folder: Path, *tables: str) -> Path:
     path = folder / "page.md"
     path.write_text("# Title\n\n" + "".join(f"<!-- table: {name} -->\nold\n{END}\nprose\n" for name in tables))
     return path
+
+
+def test_the_page_of_the_paper_names_code_and_settings_that_are_there() -> None:
+    """`file.py: function, function`; `group.field=value` or `group.field` of DGM; presets by their flag."""
+    text = (ROOT / "docs" / "paper.md").read_text()
+    places = re.findall(r"`([a-z_/]+\.py)(?:: ([a-z_]+))?`", text)
+    assert len(places) > 15
+    for file, name in places:
+        code = (ROOT / "src" / "engram" / file).read_text()
+        assert not name or re.search(rf"def {name}\b", code), (file, name)
+    settings = re.findall(r"`((?:masks|gan|generator|critic|replay|exemplars)\.[a-z_0-9]+)(?:=([^`]+))?`", text)
+    assert len(settings) > 15
+    for key, value in settings:
+        if key != "masks.counts_of" and value != "random":
+            config = configure(dataset="digits", settings={key: value} if value else {})
+            group, _, field = key.partition(".")
+            assert hasattr(groups_of(config)[group], field), key
 
 
 def test_only_what_stands_between_the_lines_is_written(tmp_path: Path) -> None:

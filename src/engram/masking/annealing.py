@@ -64,6 +64,7 @@ def compensate(grad: Tensor, e: Tensor, s: float, s_max_i: float) -> Tensor:
 
         g <- g (s_max^i / s) (cosh(s e) + 1) / (cosh(e) + 1)
 
+    The factor s_max^i / s is the authors'; HAT has the constant s_max in the place of s_max^i.
     As sigmoid'(x) = 1 / (2 cosh(x) + 2), this is s_max^i times the gradient that e would get through the
     unscaled sigmoid(e): embeddings go on learning where the sharp mask is flat. Two limits: beyond
     |s e| = 50 the correction stops growing, so the gradient fades; and in float32 sigmoid is exactly 1 from
