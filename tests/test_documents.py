@@ -170,6 +170,59 @@ def test_what_differs_is_told_by_the_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"replay.classifier": "generated", "masks.fraction": 0.2}, "our default"),
+        ({"replay.classifier": "generated", "masks.fraction": 1.0}, "our default"),
+        ({"replay.classifier": "critic", "masks.fraction": 1.0, "gan.epochs": 101}, "the paper's algorithm"),
+        (
+            {"replay.classifier": "critic", "masks.fraction": 1.0, "gan.epochs": 20},
+            "the paper's algorithm, 20 of 101 epochs",
+        ),
+    ],
+)
+def test_a_row_says_whose_algorithm_it_is(settings: dict[str, object], said: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "a", settings={"gan.lambda_aux": 0.0, **settings})
+    (g,) = by_folder(gather([tmp_path]).runs)
+    assert differences(g)[0] == said
+    assert ("no class term in the generator" in differences(g)) == said.startswith("the paper")
+
+
+def test_controls_stand_beside_the_runs_that_they_control(tmp_path: Path) -> None:
+    ends = {"learned": (0.97, 0.98), "shuffled": (0.96, 0.97), "random": (0.97, 0.98)}
+    for choice, accuracies in ends.items():
+        for seed, end in enumerate(accuracies):
+            own = {"masks.choice": choice, "masks.fraction": 0.2, "masks.max_units_ratio": 2.0}
+            own["masks.counts_of"] = f"run-{seed}" if choice == "random" else "none"
+            write_run(
+                tmp_path / "mnist" / "dgmw" / choice / f"seed{seed}",
+                seed=seed,
+                accuracy=(1.0, 0.99, end),
+                settings=own,
+                quality=True,
+            )
+    write_run(
+        tmp_path / "mnist" / "dgmw" / "other" / "seed0",
+        settings={"masks.choice": "learned", "masks.max_units_ratio": 0.0},
+    )
+    (tmp_path / "page.md").write_text(f"<!-- table: masks -->\n{END}\n")
+    update(tmp_path / "page.md", tmp_path)
+    head, _, *rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in (tmp_path / "page.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    told = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["masks"] for row in told] == ["learned", "shuffled", "random"], "the run without a control is left out"
+    assert [row["against learned, points"] for row in told] == ["–", "-1.00 ± 0.00", "none (+0.00 ± 0.00)"]
+    assert {row["units at most"] for row in told} == {"2 x"}
+    assert {row["recall %"] for row in told} == {"60.0 ± 0.0"}
+    # at the third task 8 new and 2 reused of 15 entries; 10 and 9 were reserved before
+    assert {row["reused %, last task"] for row in told} == {"20.0 ± 0.0"}
+    assert {row["by chance"] for row in told} == {f"{100 * 19 / 15:.1f} ± 0.0"}
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("# nothing\n", "has no table"),

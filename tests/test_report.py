@@ -190,6 +190,8 @@ def test_matrices_and_growth(tmp_path: Path) -> None:
     assert sizes is not None
     rows = shares.spec["data"]["values"]
     assert [r["value"] for r in rows if r["series"] == "reused"] == [0.0, 10.0]  # 0 and 1 of 10 units
+    # before the second task 10 were reserved, of its 15
+    assert [r["value"] for r in rows if r["series"] == "reused by chance"] == [0.0, pytest.approx(100 * 10 / 15)]
     units = [r["value"] for r in sizes.spec["data"]["values"] if r["panel"] == "units"]
     assert units == [20, 20, 30, 40, 39, 60]  # ours and the worst case: before, after 1, after 2 tasks
 

@@ -160,12 +160,28 @@ def seconds(g: Group) -> str:
     return f"{g.seconds.value:,.0f}" + (f" ({beside})" if beside else "")
 
 
+EPOCHS = {"mnist": 101, "svhn": 151}
+"""Of the authors' runs, a task."""
+
+
+def algorithm(g: Group) -> str:
+    """Of DGM: `our default`, or `the paper's algorithm, 20 of 101 epochs`; empty for other methods."""
+    settings = g.runs[0].settings or {}
+    if "masks.fraction" not in settings:
+        return ""
+    if (settings.get("replay.classifier"), settings["masks.fraction"]) != ("critic", "1"):
+        return "our default"
+    full, ran = EPOCHS.get(g.data.name), settings.get("gan.epochs", "")
+    return "the paper's algorithm" + (f", {ran} of {full} epochs" if full and ran != str(full) else "")
+
+
 def differences(g: Group) -> list[str]:
     """What a row has that the paper has not, as its images and settings tell."""
     settings = g.runs[0].settings or {}
     units, rare = settings.get("masks.max_units_ratio", "0"), settings.get("gan.rare_power", "0")
     small = g.data.name in RESIDUAL and settings.get("generator.architecture") == "dcgan"
     told = {
+        algorithm(g): bool(algorithm(g)),
         "other images": not g.data.comparable,
         "small networks": small,
         "own classifier, trained on drawings": settings.get("replay.classifier") == "generated",
@@ -173,6 +189,8 @@ def differences(g: Group) -> list[str]:
         "oversampling": rare != "0",
         "bounded units": units != "0",
         "no momentum": settings.get("gan.beta1") == "0",
+        "no class term in the generator": algorithm(g).startswith("the paper")
+        and settings.get("gan.lambda_aux") == "0",
         "distillation": settings.get("replay.distill_weight", "0") != "0",
         "real images of new classes": settings.get("replay.real_fraction", "0") != "0",
     }

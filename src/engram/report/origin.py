@@ -42,6 +42,7 @@ def settings(path: Path, problems: list[Problem]) -> dict[str, str] | None:
             groups["runtime"] = {"precision": precision}
         for name in groups.keys() & ADDED.keys():
             groups[name] = ADDED[name] | groups[name]
+        groups.get("masks", {}).pop("counts_of", None)  # of each seed another run
         return {f"{g}.{name}": plain(_value(value)) for g, group in groups.items() for name, value in group.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         problems.append(Problem(str(path), "no configuration that can be read: the run is not averaged with others"))

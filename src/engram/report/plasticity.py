@@ -11,7 +11,7 @@ from engram.report.figures import HALF, faceted, legend, panels, point
 from engram.report.gather import Run
 from engram.report.groups import Data, Group, one_per_method
 
-SHARES = {"newly reserved": "new", "reused": "reused"}
+SHARES = ("newly reserved", "reused", "reused by chance")
 
 
 def reuse(data: Data, groups: Sequence[Group]) -> Figure | None:
@@ -20,8 +20,8 @@ def reuse(data: Data, groups: Sequence[Group]) -> Figure | None:
     rows: Rows = []
     for g in chosen:
         for task in sorted({growth.task for run in g.runs for growth in run.growth}):
-            for name, field in SHARES.items():
-                share = g.mean(partial(_share, task=task, field=field))
+            for name in SHARES:
+                share = g.mean(partial(share_of_use, task=task, name=name))
                 for row in point(g, task + 1, share, "%", "tasks"):
                     label = f"{legend(g)}, task {task + 1}: {name} {row['value']:.1f} %"
                     rows.append({**row, "panel": legend(g), "series": name, "label": label})
@@ -35,16 +35,19 @@ def reuse(data: Data, groups: Sequence[Group]) -> Figure | None:
     alt = f"Share of newly reserved and of reused units or weights, on {data.title}. At the end: {'; '.join(last)}."
     size = {"width": 280, "height": 200} if len(chosen) > 1 else {"width": WIDTH, "height": 240}
     spec = faceted(rows, {**panel, **size}, [legend(g) for g in chosen])
-    note = "DGMa counts units, DGMw weights, over all layers that grow."
+    note = "DGMa counts units, DGMw weights, over all layers that grow. By chance: what a mask of random entries would "
+    note += "reuse, which is the share that was reserved before the task."
     return Figure(f"figure3a-{data.slug}", f"Figure 3a. {data.title}: newly reserved and reused", alt, spec, note)
 
 
-def _share(run: Run, task: int, field: str) -> float | None:
-    for growth in run.growth:
-        used = growth.new + growth.reused
-        if growth.task == task and used:
-            return 100 * float(getattr(growth, field)) / used
-    return None
+def share_of_use(run: Run, task: int, name: str) -> float | None:
+    """In per cent of what a task uses, or, by chance, of all that it could."""
+    found = next((growth for growth in run.growth if growth.task == task), None)
+    if found is None or not found.new + found.reused:
+        return None
+    if name == "reused by chance":
+        return 100 * sum(growth.new for growth in run.growth if growth.task < task) / found.entries
+    return 100 * (found.new if name == "newly reserved" else found.reused) / (found.new + found.reused)
 
 
 def masks(data: Data, groups: Sequence[Group]) -> list[Figure]:

@@ -95,6 +95,8 @@ class Growth:
     weights: tuple[int, int]
     """Before and after growing."""
     units: tuple[int, int]
+    entries: int
+    """Of all masks: what the task could open."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ def growth(r: Fields) -> Growth:
         reused=total("reused"),
         weights=(total("weights_before"), total("weights_after")),
         units=(total("units_before"), total("units_after")),
+        entries=total("newly_reserved") + total("reused") + total("unused"),
     )
 
 
