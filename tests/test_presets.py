@@ -53,6 +53,7 @@ def test_every_data_set_has_a_preset() -> None:
 def test_a_preset_is_complete_for_every_method_and_holds_nothing_else(name: str) -> None:
     preset = load_preset(name)
     assert preset.description
+    assert preset.tuned_on, "by which images were its values chosen?"
     assert set(preset.methods) == methods_of(name)
     for method, groups in preset.methods.items():
         assert {group: set(values) for group, values in groups.items()} == own_groups(method), method
