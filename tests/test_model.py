@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -375,6 +377,26 @@ def test_every_flipped_byte_is_noticed(pair: Path) -> None:
             assert file.unpack(bytes(changed), "m.engram").digest == digest
             unnoticed += 1
     assert unnoticed < 6
+
+
+def test_every_flipped_bit_of_a_tensor_is_noticed(pair: Path) -> None:
+    """Truth values too, of which a byte has one bit that counts."""
+    payload, draws = pair.read_bytes(), np.random.default_rng(4)
+    (size,) = struct.unpack_from("<Q", payload)
+    header = json.loads(payload[8 : 8 + size])
+    kinds: dict[str, list[tuple[int, int]]] = {}
+    for name, entry in header.items():
+        if name != "__metadata__" and (span := entry["data_offsets"])[0] < span[1]:
+            kinds.setdefault(entry["dtype"], []).append((span[0] + 8 + size, span[1] + 8 + size))
+    assert {"BOOL", "F32", "U8"} <= set(kinds)
+    for spans in kinds.values():
+        for start, end in (spans[number] for number in draws.integers(0, len(spans), 2)):
+            place = int(draws.integers(start, end))
+            for bit in range(8):
+                changed = bytearray(payload)
+                changed[place] ^= 1 << bit
+                with pytest.raises(RunError, match="is damaged"):
+                    file.unpack(bytes(changed), "m.engram")
 
 
 @pytest.mark.parametrize("size", [0, 5, 100, -1])

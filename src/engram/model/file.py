@@ -66,12 +66,20 @@ def unpack(payload: bytes, origin: Path | str) -> Contents:
         remedy = "update Engram" if newer else REMEDY
         raise RunError(f"{origin} is of model format {number!r}, this version reads format {FORMAT}; {remedy}")
     try:
-        body, state = whole["body"], lower(whole["tree"], from_bytes(payload))
+        tensors = from_bytes(payload)
+        if wrong := [name for name, tensor in tensors.items() if not _is_plain(tensor)]:
+            raise damaged(origin, f"a truth value of {wrong[0]} is neither 0 nor 1")
+        body, state = whole["body"], lower(whole["tree"], tensors)
         if digest_of(body, state) != whole["digest"]:
             raise damaged(origin, "its contents do not match their checksum")
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
         raise damaged(origin, f"{type(error).__name__}: {error}") from error
     return Contents(body, state, whole["digest"])
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its bits have one reading: torch takes every byte but 0 for true, and copies, so the digest, say 1."""
+    return tensor.dtype != torch.bool or not bool((tensor.view(torch.uint8) > 1).any())
 
 
 def _header(payload: bytes, origin: Path | str) -> dict[str, Any]:
