@@ -11,6 +11,7 @@ RUN/
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import subprocess
@@ -35,6 +36,12 @@ from engram.methods.registry import find_method
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 PATIENCE = 1.0
 """Seconds: somebody may be looking whether the lock is held, which takes a moment of holding it."""
+VARIABLES = (
+    *(f"{head}_{tail}" for head in ("DNNL", "ONEDNN") for tail in ("CPU_ISA_HINTS", "DEFAULT_FPMATH_MODE")),
+    *("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "MKL_NUM_THREADS", "MKL_DYNAMIC"),
+    "MKL_THREADING_LAYER",
+)
+"""Those that change how oneDNN and MKL compute. A model is handed on: of the others, such as paths, it says nothing."""
 PACKAGES = ("torch", "numpy", "scipy", "pillow", "safetensors")
 
 
@@ -144,7 +151,9 @@ def environment(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),
+        "cpu": _cpu(),
         "instructions": _instructions(),
+        "libraries": _libraries(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": distributed.world().size,
@@ -154,20 +163,42 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of its first processor; nothing elsewhere."""
+    found: dict[str, str] = {}
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            for line in Path("/proc/cpuinfo").read_text().splitlines():
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+            first = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0]
+            found = {
+                key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())
+            }
+    return found
+
+
+def _processor() -> str:
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
+def _cpu() -> str | None:
+    """What tells processors of one name apart: libraries choose their code by it; None where the system is silent."""
+    found = _cpuinfo()
+    parts = [f"{key} {found[key]}" for key in ("cpu family", "model", "stepping") if key in found]
+    if "flags" in found:
+        parts.append(f"flags {hashlib.sha256(' '.join(sorted(found['flags'].split())).encode()).hexdigest()[:8]}")
+    return ", ".join(parts) or None
 
 
 def _instructions() -> str:
     """Which vector instructions torch and oneDNN compute with: they decide in which order sums are added up."""
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA")  # its older name
     found = torch.backends.cpu.get_cpu_capability()
     return f"{found}, oneDNN at most {limit}" if limit else found
+
+
+def _libraries() -> str:
+    """How torch's numeric libraries are set, where it decides last bits."""
+    parts = ["oneDNN" if torch.backends.mkldnn.enabled else "without oneDNN"]
+    return ", ".join(parts + [f"{name}={os.environ[name]}" for name in VARIABLES if os.environ.get(name)])
 
 
 def _device_name(device: torch.device) -> str:

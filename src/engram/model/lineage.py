@@ -20,7 +20,7 @@ from engram.experiment.records import Record
 
 FACTS = ("evaluation", "quality", "growth", "memory", "retention", "calibration", "unknown", "privacy")
 """Kinds of records of a task that the card tells of."""
-MACHINE = ("processor", "instructions", "device", "versions", "commit")
+MACHINE = ("processor", "cpu", "instructions", "libraries", "device", "versions", "commit")
 """What decides the last bits of a computation."""
 
 

@@ -20,7 +20,7 @@ from engram.model.model import Model
 from engram.model.search_images import found_in, prints
 
 GREY_LEVEL = 1
-"""How far drawings may lie from the stored ones on another machine."""
+"""How far drawings may lie from the stored ones: libraries add up in other orders, also on one machine."""
 
 
 def verify(path: Path, audit: Path | None = None) -> list[Check]:
@@ -55,7 +55,7 @@ def _integrity(model: Model) -> Check:
 
 
 def retention_check(model: Model) -> Check:
-    """The stored bits decide. Drawings must be the same to the bit where the machine is, else to one grey level."""
+    """The stored bits decide. Drawings lie within one grey level of the stored ones; last bits are the machine's."""
     learner, names = model.learner, model.classes
     if not isinstance(learner, Retains):
         return Check("retention", True, f"{model.config.method} keeps no engrams: nothing to compare")
@@ -65,21 +65,19 @@ def retention_check(model: Model) -> Check:
     redrawn = learner.redrawn()
     if not redrawn:
         return Check("retention", True, f"{detail}, and so are their images for fixed noise, to the bit")
-    since = {names[c]: _moved(model, names[c]) for c in redrawn}
-    if here := [name for name, reasons in since.items() if not reasons]:
-        what = "are not what they were, on the machine that made them"
-        return Check("retention", False, f"images of {', '.join(here)} {what}")
     differences = learner.largest_difference()
-    if far := [names[c] for c in redrawn if differences.get(c, 0) > GREY_LEVEL]:
-        most = max(differences.values())
-        return Check(
-            "retention", False, f"{detail}; yet this machine draws {', '.join(far)} up to {most} grey levels off"
-        )
-    reasons = "; ".join(dict.fromkeys(line for lines in since.values() for line in lines))
-    within = "within one grey level" if any(c in differences for c in redrawn) else "not compared, none are stored"
-    return Check(
-        "retention", True, f"{detail}; drawings differ in last bits ({within}): since they were made, {reasons}"
-    )
+    if far := {names[c]: differences[c] for c in redrawn if differences.get(c, 0) > GREY_LEVEL}:
+        what = f"yet this machine draws {', '.join(far)} up to {max(far.values())} grey levels off"
+        return Check("retention", False, f"{detail}; {what}")
+    compared = all(c in differences for c in redrawn)
+    apart = "by at most one grey level" if compared else "in last bits (not compared, none are stored)"
+    return Check("retention", True, f"{detail}; drawings differ {apart}, {_since(model, [names[c] for c in redrawn])}")
+
+
+def _since(model: Model, classes: list[str]) -> str:
+    """What of the machine has changed since these were drawn. A program may set its libraries so that nothing shows."""
+    reasons = dict.fromkeys(line for name in classes for line in _moved(model, name))
+    return f"since they were made: {'; '.join(reasons)}" if reasons else "though the machine looks the same"
 
 
 def _moved(model: Model, name: str) -> list[str]:
