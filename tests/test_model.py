@@ -140,7 +140,9 @@ def test_every_kind_of_input_gives_the_same_answer(pair: Path) -> None:
         grey.astype(np.int64), grey / 255, (grey / 255).astype(np.float32), list(grey),
         [torch.from_numpy(one) for one in grey],
     ]  # fmt: skip
-    for x in same:
+    numbers = [image.convert("I") for image in images], [Image.fromarray(np.float32(one / 255)) for one in grey]
+    assert [some[0].mode for some in numbers] == ["I", "F"]
+    for x in (*same, *numbers):
         np.testing.assert_array_equal(model.predict_proba(x), expected)
     for single in (paths[0], str(paths[0]), images[0], grey[0], grey[0] / 255, torch.from_numpy(grey[0])):
         np.testing.assert_allclose(model.predict_proba(single), expected[:1], rtol=1e-5)
@@ -161,6 +163,13 @@ def test_every_kind_of_input_gives_the_same_answer(pair: Path) -> None:
         (np.zeros((2, 5, 20, 20), np.uint8), r"shape \(2, 5, 20, 20\)"),
         (np.zeros((0, 20), np.uint8), "nothing to see"),
         (np.zeros(7, np.uint8), r"shape \(7,\)"),
+        (np.array(5), r"shape \(\)"),
+        (torch.zeros(2, 20, 20, dtype=torch.bfloat16), r"cannot be read \(torch.bfloat16"),
+        (torch.zeros(2, 20, 20).to_sparse(), "torch.sparse_coo"),
+        (torch.zeros(2, 20, 20, device="meta"), "on meta"),
+        ([torch.zeros(20, 20, dtype=torch.bfloat16)], "torch.bfloat16"),
+        (Image.new("F", (20, 20), 200.0), "between 200 and 200"),
+        (Image.new("I", (20, 20), 60_000), "between 60000 and 60000"),
         (5, "cannot be a int"),
         (b"png", "cannot be a bytes"),
         ([object()], "image 0 of the list is a object"),
@@ -194,6 +203,16 @@ BAD: list[tuple[Any, str]] = [
     (lambda at: (np.zeros((8, 8, 8), np.uint8), ["a"] * 7), "8 images and 7 labels"),
     (lambda at: (np.full((8, 8, 8), np.nan), ["a"] * 8), "NaN"),
     (lambda at: (np.zeros((8, 8, 8), np.uint8), [1.5] * 8), "label 1.5"),
+    (lambda at: (np.zeros((8, 8, 8), np.uint8), [0.0] * 4 + [1.0] * 4), "label 0.0 is no class"),
+    (lambda at: (np.zeros((8, 8, 8), np.uint8), np.zeros(8)), "label 0.0 is no class"),
+    (lambda at: (np.zeros((8, 8, 8), np.uint8), [None] * 8), "label None is no class"),
+    (lambda at: (np.zeros((8, 8, 8), np.uint8), [()] * 8), r"label \(\) is no class"),
+    (lambda at: (np.zeros((8, 8, 8), np.uint8), [float("nan")] * 8), "label nan is no class"),
+    (lambda at: (np.zeros((8, 8, 8), np.uint8), 5), "labels cannot be 5"),
+    (lambda at: (np.zeros((8, 8, 8), np.uint8), "mug"), "labels cannot be 'mug'"),
+    (lambda at: (np.zeros((8, 8, 8), np.uint8), torch.zeros(8, device="meta")), "on meta"),
+    (lambda at: (np.array(5), [1]), r"shape \(\)"),
+    (lambda at: (torch.zeros(8, 8, 8, dtype=torch.bfloat16), ["a"] * 8), "torch.bfloat16"),
     (lambda at: (np.full((8, 8, 8), -3), ["a"] * 8), "between -3 and -3"),
     (lambda at: 7, "data cannot be a int"),
 ]

@@ -215,10 +215,21 @@ def decode_image(source: Path | bytes | Image.Image, channels: int, origin: str 
         return _pixels(image, channels)
 
 
+def holds_numbers(image: Image.Image) -> bool:
+    """Whether an image has numbers of any range for pixels. Some versions of Pillow read a PNG of 16 bits as mode I."""
+    return image.mode == "F" or (image.mode == "I" and image.format != "PNG")
+
+
+def numbers_of(image: Image.Image) -> npt.NDArray[Any]:
+    """(H, W) as they are: what they mean, whoever asks has to find out."""
+    with _decoding("image", "cannot be read"):
+        return np.asarray(ImageOps.exif_transpose(image))
+
+
 def _pixels(image: Image.Image, channels: int) -> Pixels:
     """An image that may be changed -> (channels, H, W)."""
     ImageOps.exif_transpose(image, in_place=True)
-    if image.mode.startswith("I"):  # 16 bits a pixel: Pillow's own conversion would clip, not scale
+    if image.mode.startswith("I"):  # 16 bits a pixel, in a file: Pillow's own conversion would clip, not scale
         grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey[None], channels, axis=0)
     pixels = np.array(_on_white(image, "L" if channels == 1 else "RGB"), np.uint8)

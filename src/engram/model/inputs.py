@@ -19,7 +19,7 @@ from torch import Tensor
 
 from engram.context import Shape
 from engram.data.datasets import resize
-from engram.data.formats import decode_image
+from engram.data.formats import decode_image, holds_numbers, numbers_of
 from engram.data.raw import Pixels
 from engram.errors import DataError
 
@@ -44,6 +44,8 @@ def as_images(x: Any, shape: Shape) -> Tensor:
 def _one(item: Any, number: int, shape: Shape) -> Tensor:
     if isinstance(item, str | os.PathLike):
         return _scaled(decode_image(Path(item), shape[0])[None], shape)
+    if isinstance(item, Image.Image) and holds_numbers(item):
+        item = numbers_of(item)
     if isinstance(item, Image.Image):
         return _scaled(decode_image(item, shape[0])[None], shape)
     if isinstance(item, np.ndarray | Tensor):
@@ -60,9 +62,20 @@ def _scaled(pixels: Pixels, shape: Shape) -> Tensor:
 
 def as_pixels(array: npt.NDArray[Any] | Tensor, channels: int) -> Pixels:
     """(B, C, H, W) uint8 with so many channels; values and channels are checked, the size stays."""
-    if isinstance(array, Tensor):
-        array = array.detach().cpu().numpy()
-    return _with_channels(_laid_out(as_grey_levels(array), channels), channels)
+    return _with_channels(_laid_out(as_grey_levels(as_array(array)), channels), channels)
+
+
+def as_array(array: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
+    """The same numbers for numpy, without a copy where they lie in plain order in this machine's memory."""
+    if not isinstance(array, Tensor):
+        return array
+    try:
+        return array.detach().cpu().numpy()
+    except (TypeError, RuntimeError):  # sparse, quantised, without contents, or of a type that numpy does not know
+        kind = f"{array.dtype}, {array.layout}, on {array.device}"
+        raise DataError(
+            f"a tensor of this kind cannot be read ({kind}); give a dense one of uint8 or float32"
+        ) from None
 
 
 def as_grey_levels(array: npt.NDArray[Any]) -> Pixels:

@@ -8,7 +8,7 @@ Classes are told apart by name. A class that is known already is refused, unless
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from engram.data.datasets import Dataset, Split, assemble, load_dataset
 from engram.data.raw import ImageFiles, Raw, RawSet, broken, digest, fingerprints
 from engram.data.stream import ClassStream
 from engram.errors import DataError
-from engram.model.inputs import as_pixels
+from engram.model.inputs import as_array, as_pixels
 
 LEAST_IMAGES = 4
 """Of every class, to learn from."""
@@ -133,10 +133,8 @@ def _from_arrays(images: Any, labels: Any) -> RawSet:
     """Images of any layout that `as_pixels` knows, and a class for each: names or whole numbers."""
     if not isinstance(images, np.ndarray | Tensor):
         raise DataError(f"images cannot be a {type(images).__name__}; give a numpy or torch array, or a folder")
-    words = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else list(labels)
-    if wrong := next((word for word in words if not isinstance(word, str | int | np.integer)), None):
-        raise DataError(f"label {wrong!r} is no class; give names or whole numbers, one an image")
-    if len(images) == 0:
+    images, words = as_array(images), _words(labels)
+    if images.shape[:1] == (0,):
         raise DataError("there are no images; give some of every class")
     grey = images.ndim == 3 or (images.ndim == 4 and 1 in (images.shape[1], images.shape[3]))
     pixels = as_pixels(images, 1 if grey else 3)
@@ -145,6 +143,17 @@ def _from_arrays(images: Any, labels: Any) -> RawSet:
     names = tuple(dict.fromkeys(map(str, words)))
     numbers = {name: number for number, name in enumerate(names)}
     return RawSet(Raw(pixels, np.array([numbers[str(word)] for word in words], np.int64)), None, names)
+
+
+def _words(labels: Any) -> list[str | int]:
+    """One a class's name, or its number."""
+    plain = as_array(labels).tolist() if isinstance(labels, np.ndarray | Tensor) else labels
+    if isinstance(plain, str | bytes) or not isinstance(plain, Iterable):
+        raise DataError(f"labels cannot be {plain!r:.40}; give names or whole numbers, one an image")
+    words = list(plain)
+    if wrong := [word for word in words if not isinstance(word, str | int | np.integer)]:
+        raise DataError(f"label {wrong[0]!r:.40} is no class; give names or whole numbers, one an image")
+    return words
 
 
 def _from_npz(path: Path) -> RawSet:
