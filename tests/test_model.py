@@ -193,12 +193,23 @@ def test_a_colour_model_takes_grey_images_and_a_grey_one_no_colours(tmp_path: Pa
     assert any("grey" in note for note in learned.notes)
 
 
+def write_named(at: Path, names: list[Any]) -> Path:
+    """An .npz file of one class, called so."""
+    at = at.with_suffix(".npz")
+    np.savez(at, images=np.zeros((8, 8, 8), np.uint8), labels=np.zeros(8, int), class_names=np.array(names))
+    return at
+
+
 BAD: list[tuple[Any, str]] = [
     (lambda at: write_folder(at, {"mug": 0}), "class 'mug' is known already.*--update"),
     (lambda at: write_folder(at, {"lamp": 3}, per_class=1), "no class has two images"),
     (lambda at: (at / "lamp").mkdir(parents=True) or at, "holds no PNG"),
     (lambda at: at, "no such folder"),
     (lambda at: write_folder(at, {"unknown": 3}), "cannot be called 'unknown'"),
+    (lambda at: write_folder(at, {os.fsdecode(b"caf\xe9"): 3}), r"class name 'caf\\udce9' is no text in UTF-8"),
+    (lambda at: write_named(at, [b"\xff"]), r"class_names are no texts in UTF-8"),
+    (lambda at: write_named(at, ["\ud800"]), r"class name '\\ud800' is no text in UTF-8"),
+    (lambda at: (np.zeros((8, 8, 8), np.uint8), ["\udcff"] * 8), "is no text in UTF-8"),
     (lambda at: (np.zeros((0, 8, 8), np.uint8), []), "no images"),
     (lambda at: (np.zeros((8, 8, 8), np.uint8), ["a"] * 7), "8 images and 7 labels"),
     (lambda at: (np.full((8, 8, 8), np.nan), ["a"] * 8), "NaN"),

@@ -325,6 +325,13 @@ def _untested(labels: Labels, mask: npt.NDArray[np.bool_], names: tuple[str, ...
     return (one_line(text),)
 
 
+def _check_names(names: Sequence[str], origin: str) -> None:
+    """A folder may be called by bytes that are no text: no file of ours could hold such a name."""
+    for name in names:
+        if name.encode("utf-8", "replace").decode() != name:
+            raise broken(origin, f"class name {name!a} is no text in UTF-8", "give the class another name")
+
+
 def assemble(
     name: str,
     raw: RawSet,
@@ -340,6 +347,7 @@ def assemble(
     `by_name`: which images of a class are held out for the test does not depend on the other classes. `development`:
     training images are held out in the place of the test part, which goes into the digest and nowhere else.
     """
+    _check_names(raw.class_names, origin)
     parts = [_scale("train", raw.train, size)]
     notes = describe(raw.left_out, origin)
     train = parts[0].split

@@ -438,7 +438,8 @@ def _npz_names(array: npt.NDArray[Any] | None, path: Path) -> tuple[str, ...]:
         return ()
     if array.ndim != 1 or array.dtype.kind not in "US":
         raise broken(path, f"class_names is {array.dtype} {array.shape}", "it must be a list of texts, one a label")
-    return tuple(map(str, array.astype(str)))
+    with _decoding(path, "class_names are no texts in UTF-8", "write them as texts: numpy.array([...], str)"):
+        return tuple(name.decode() if isinstance(name, bytes) else name for name in array.tolist())
 
 
 def read_npz(path: Path) -> RawSet:
