@@ -182,6 +182,32 @@ def test_bad_images_are_refused_with_one_line(pair: Path, x: Any, message: str) 
     assert "\n" not in str(caught.value)
 
 
+MISTAKES: list[tuple[Any, str]] = [
+    (lambda model: model.sample("mug", "a"), "'a' images of a class: draw a whole number, 1 or more"),
+    (lambda model: model.sample("mug", 1.5), "1.5 images of a class"),
+    (lambda model: model.sample("mug", 0), "0 images of a class"),
+    (lambda model: Model.create(seed="a"), "seed='a' is not a whole number"),  # type: ignore[arg-type]
+    (lambda model: Model.create(seed=1.5), "seed=1.5 is not a whole number"),  # type: ignore[arg-type]
+    (lambda model: Model.create(settings=["gan.epochs"]), "settings cannot be .*; give a dictionary"),  # type: ignore[arg-type]
+    (lambda model: Model.create(settings={1: 2}), "settings cannot be .*; give a dictionary"),  # type: ignore[dict-item]
+    (lambda model: model.save("a\0b"), "a name cannot hold a zero byte"),
+    (lambda model: model.save_pretrained("a\0b"), "a name cannot hold a zero byte"),
+    (lambda model: model.save("x" * 300), "File name too long"),
+    (lambda model: Model.open("x" * 300), "does not exist"),
+]
+
+
+@pytest.mark.parametrize(("act", "message"), MISTAKES)
+def test_mistakes_in_a_program_are_told_with_one_line(
+    pair: Path, tmp_path: Path, act: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EngramError, match=message) as caught:
+        act(Model.open(pair))
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_colour_model_takes_grey_images_and_a_grey_one_no_colours(tmp_path: Path, pair: Path) -> None:
     colour = write_folder(tmp_path / "colour", {"cup": 1}, colour=True)
     with pytest.raises(DataError, match="in colour, the model takes grey ones"):

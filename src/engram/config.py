@@ -240,6 +240,8 @@ def help_of(group: Group) -> Iterator[SettingHelp]:
 
 def compose(base: Config, settings: Mapping[str, Any]) -> Config:
     """`base` with `group.field` (or plain top-level `field`) values replaced. Texts are read as the field's type."""
+    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+        raise ConfigError(f"settings cannot be {settings!r:.60}; give a dictionary, such as {{'classifier.epochs': 3}}")
     groups, new, top = groups_of(base), dict[str, dict[str, Any]](), dict[str, Any]()
     for key, value in settings.items():
         group, dot, name = key.partition(".")

@@ -21,6 +21,8 @@ LOCK = ".lock"
 @contextlib.contextmanager
 def os_errors(path: Path, kept: str = "nothing else was touched") -> Iterator[None]:
     """Turn an operating-system error (full disk, unwritable folder) into one line for a person."""
+    if "\0" in str(path):  # which Python refuses by a ValueError
+        raise RunError(f"cannot write {str(path)!r}: a name cannot hold a zero byte; choose another")
     try:
         yield
     except OSError as error:

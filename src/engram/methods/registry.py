@@ -93,9 +93,8 @@ def configure(
         dataset=dataset,
         method=method,
         preset=preset,
-        seed=seed,
-        order_seed=order_seed,
         classifier=chosen.classifier,
         settings=chosen.settings,
     )
+    base = compose(base, {"seed": seed, "order_seed": order_seed})  # checked as all settings are
     return compose(compose(base, preset_settings(preset, dataset, method)), settings or {})

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from engram.config import compose
 from engram.context import Shape
 from engram.data.datasets import Check
 from engram.errors import ConfigError, RunError, unknown
@@ -119,11 +121,11 @@ class Model:
         >>> model.classes, model.is_strict
         ((), True)
         """
-        base = {"stream.validation": VALIDATION, **(settings or {})}
-        config = configure(dataset="model", method=method, preset=preset, seed=seed, settings=base)
+        own = {"stream.validation": VALIDATION}
+        config = configure(dataset="model", method=method, preset=preset, seed=seed, settings=own)
         if find_method(method).given_all_data:
             raise ConfigError(f"{method} learns from the images of all classes at once: a model cannot keep them")
-        return cls(Parts(config))
+        return cls(Parts(compose(config, settings or {})))
 
     @classmethod
     def open(cls, path: str | Path, *, strict: bool = False, settings: Mapping[str, Any] | None = None) -> Model:
@@ -161,7 +163,7 @@ class Model:
         True
         """
         path = Path(path)
-        if path.is_dir():
+        if os.path.isdir(path):
             raise RunError(f"{path} is a folder; name a file, such as {path / 'model'}{file.SUFFIX}")
         if not with_generator:
             return self.answering().save(path, card=card)
@@ -373,8 +375,8 @@ class Model:
                 f"{self.config.method} has no generator that is told which class to draw; `engram list methods` says "
                 "which methods draw"
             )
-        if count < 1:
-            raise ConfigError(f"{count} images of a class: draw 1 or more")
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise ConfigError(f"{count!r} images of a class: draw a whole number, 1 or more")
         return learner.sample(class_indices, count, generator=generator(seed, "sample"))
 
     def ready(self, what: str) -> tuple[Learner, Shape]:

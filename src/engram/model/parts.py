@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,7 +78,7 @@ def preprocessing(shape: Shape | None) -> dict[str, Any]:
 
 def read_parts(path: Path, settings: Mapping[str, Any]) -> Parts:
     """Of a model file or a run folder. `settings`: of `runtime` alone."""
-    if not path.exists():
+    if not os.path.exists(path):  # False too for a name that is too long for the system
         raise RunError(f"{path} does not exist; give a model file, or a folder that `engram run` printed")
     return _of_run(path, settings) if path.is_dir() else parts_of(file.read(path), path, settings)
 
