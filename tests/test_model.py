@@ -208,6 +208,39 @@ def test_mistakes_in_a_program_are_told_with_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("size", [247, 256, 300])
+@pytest.mark.parametrize(
+    "words",
+    ["verify NAME", "learn NAME DATA", "learn OLD DATA --out NAME", "forget NAME mug", "forget OLD mug --out NAME"],
+)
+def test_a_name_that_is_too_long_is_told_with_one_line(
+    pair: Path,
+    tmp_path: Path,
+    size: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = write_folder(tmp_path / "data", {"lamp": 9})
+    monkeypatch.chdir(tmp_path)
+    replaced = {"NAME": "x" * size, "OLD": str(pair), "DATA": str(data)}
+    code = call([replaced.get(word, word) for word in words.split()])
+    said = capsys.readouterr()
+    if words.startswith("verify"):
+        assert (code, said.err) == (1, "")
+        assert "FAILED integrity: xxx" in said.out
+    else:
+        assert (code, said.out) == (2, "")
+        assert said.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [data]
+
+
+def test_a_model_in_a_file_whose_name_is_no_text_has_a_card(pair: Path, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.engram")
+    Model.open(pair).save(path)
+    assert r"Model card: caf\\udce9" in (tmp_path / os.fsdecode(b"caf\xe9.card.md")).read_text()
+
+
 def test_a_colour_model_takes_grey_images_and_a_grey_one_no_colours(tmp_path: Path, pair: Path) -> None:
     colour = write_folder(tmp_path / "colour", {"cup": 1}, colour=True)
     with pytest.raises(DataError, match="in colour, the model takes grey ones"):

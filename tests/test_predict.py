@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -43,6 +45,51 @@ def images(tmp_path: Path) -> Path:
         Image.fromarray(pixels).save(tmp_path / ("more" if number > 2 else ".") / f"{number}.png")
     (tmp_path / "notes.txt").write_text("no image")
     return tmp_path
+
+
+def engram(
+    *words: str, stdin: bytes = b"", out: int = subprocess.PIPE, encoding: str = "utf-8"
+) -> tuple[int, str, str]:
+    """The command in a process of its own, with real streams: exit code, output, complaints."""
+    command = [sys.executable, "-m", "engram", *words]
+    done = subprocess.run(
+        command,
+        input=stdin,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        check=False,
+    )
+    return done.returncode, (done.stdout or b"").decode(), done.stderr.decode()
+
+
+def test_names_that_a_stream_cannot_say_are_escaped(run: Model, images: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9.png")
+    shutil.copy(images / "0.png", odd)
+    word = str(run.path)
+    for encoding in ("utf-8:strict", "ascii:strict"):
+        listed = os.fsencode(odd) + b"\n" + os.fsencode(images / "1.png")
+        code, said, complaints = engram("predict", word, "-", "--format", "csv", stdin=listed, encoding=encoding)
+        assert (code, complaints) == (0, "")
+        assert "caf\\udce9.png," in said
+        assert len(said.splitlines()) == 3
+    shutil.copy(images / "0.png", tmp_path / "bäll.png")
+    code, said, complaints = engram("predict", word, str(tmp_path / "bäll.png"), encoding="ascii:strict")
+    assert (code, complaints) == (0, "")
+    assert "b\\xe4ll.png: " in said
+    code, said, complaints = engram("card", word, encoding="ascii:strict")
+    assert (code, complaints) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+@pytest.mark.parametrize("words", [["predict", "RUN", "IMAGES"], ["card", "RUN"], ["verify", "RUN"], ["--version"]])
+def test_output_that_cannot_be_written_is_one_line(run: Model, images: Path, words: list[str]) -> None:
+    replaced = {"RUN": str(run.path), "IMAGES": str(images)}
+    with open("/dev/full", "wb") as full:
+        code, _, complaints = engram(*(replaced.get(word, word) for word in words), out=full.fileno())
+    assert code == 2
+    assert complaints.count("\n") == 1
+    assert "cannot read or write standard input or output: No space left on device" in complaints
 
 
 def test_batches_give_the_answers_of_single_images(run: Model, images: Path) -> None:

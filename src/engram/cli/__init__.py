@@ -7,6 +7,7 @@ torch takes seconds to import, so everything that needs it is imported where it 
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from contextlib import suppress
@@ -16,9 +17,12 @@ from engram.cli.parser import build_parser
 from engram.cli.shared import complain
 from engram.errors import ConfigError, EngramError
 
+SHOWN = "backslashreplace"
+
 
 def main(words: list[str] | None = None) -> NoReturn:
     """The entry point."""
+    _set_streams()
     code = call(words)
     if _under_torchrun():
         # at once: threads of the process group may still let go of tensors, and abort where Python is going down
@@ -28,6 +32,13 @@ def main(words: list[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
+def _set_streams() -> None:
+    """Names of files and classes may hold anything: what a stream cannot say is escaped, what it brings is kept."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, SHOWN), (sys.stderr, SHOWN)):
+        if isinstance(stream, io.TextIOWrapper):  # None where it is closed
+            stream.reconfigure(errors=errors)
+
+
 def _under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
@@ -35,19 +46,10 @@ def _under_torchrun() -> bool:
 def call(words: list[str] | None = None) -> int:
     """Run the command; its exit code."""
     try:
-        parser = build_parser()
-        chosen = parser.parse_args(words)
-        if chosen.version:
-            from engram import __version__
-
-            print(f"engram {__version__}")
-            return 0
-        if chosen.command is None:
-            parser.print_help()
-            return 0
-        if chosen.command != "run" and _under_torchrun():
-            raise ConfigError(f"torchrun is for `engram run` alone; call `engram {chosen.command}` without it")
-        return int(chosen.act(chosen) or 0)
+        code = _act(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disc is to be found here, not when Python is going down
+        return code
     except EngramError as error:
         complain(f"engram: {error}")
         return error.exit_code
@@ -56,6 +58,34 @@ def call(words: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # the reader of our output went away (`engram list | head`): not an error, and nobody to tell
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        where = error.filename
+        if where is None:
+            _drop_output()
+            where = "standard input or output"
+        complain(f"engram: cannot read or write {where}: {error.strerror or error}; check path, rights and space")
+        return 2
+
+
+def _act(words: list[str] | None) -> int:
+    parser = build_parser()
+    chosen = parser.parse_args(words)
+    if chosen.version:
+        from engram import __version__
+
+        print(f"engram {__version__}")
+        return 0
+    if chosen.command is None:
+        parser.print_help()
+        return 0
+    if chosen.command != "run" and _under_torchrun():
+        raise ConfigError(f"torchrun is for `engram run` alone; call `engram {chosen.command}` without it")
+    return int(chosen.act(chosen) or 0)
+
+
+def _drop_output() -> None:
+    """What is left of the output goes nowhere, or Python would try once more at its end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

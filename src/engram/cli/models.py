@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -38,8 +39,8 @@ def do_learn(chosen: argparse.Namespace) -> int:
     from engram.experiment.progress import ConsoleDisplay, Display
     from engram.model.learn import learn, work_folder
 
-    model, stop, was_left = begun(chosen, settings), Stop(), work_folder(out).exists()
-    if out.is_dir():
+    model, stop, was_left = begun(chosen, settings), Stop(), os.path.exists(work_folder(out))
+    if os.path.isdir(out):
         raise RunError(f"{out} is a run folder, which stays as it is; name a new file with --out, such as model.engram")
     display = Display() if chosen.quiet else ConsoleDisplay(console(), verbose=chosen.verbose)
     with signals_set(stop):
@@ -66,7 +67,7 @@ def begun(chosen: argparse.Namespace, settings: dict[str, str]) -> Model:
     """The model that is to learn: the one at the path, or a new one."""
     from engram.model.model import Model
 
-    if chosen.model.exists():
+    if os.path.exists(chosen.model):
         flags = [flag for flag in ("method", "preset", "seed") if getattr(chosen, flag) is not None]
         runtime = {name: value for name, value in settings.items() if name.startswith("runtime.")}
         if (flags or settings != runtime) and made_as_asked(chosen, settings):  # the command that made it, once more
@@ -147,7 +148,7 @@ def do_forget(chosen: argparse.Namespace) -> int:
     from engram.model.model import Model
 
     out = chosen.out or chosen.model
-    if out.is_dir():
+    if os.path.isdir(out):
         raise RunError(f"{out} is a run folder, which stays as it is; name a new file with --out, such as model.engram")
     with held(out) as work:
         require_at_rest(out, work)
@@ -225,7 +226,7 @@ def do_predict(chosen: argparse.Namespace) -> int:
             raise ConfigError(f"{flag} {value} must be 1 or more")
     if chosen.verbose:
         tell_settings(chosen.model)
-    model, paths = Model.open(chosen.model), image_paths(chosen.images, sys.stdin)
+    model, paths = Model.open(chosen.model), image_paths(chosen.images, sys.stdin or ())
     write, unread = PREDICTIONS[chosen.format], 0
     if chosen.format == "csv":
         best = range(1, min(chosen.top, len(model.classes)) + 1)

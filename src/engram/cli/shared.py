@@ -32,8 +32,9 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """A line for whoever watches, beside the output."""
-    print(plain(text), file=sys.stderr)
+    """A line for whoever watches, beside the output; where it cannot be written, there is nobody to tell."""
+    with suppress(OSError):
+        print(plain(text), file=sys.stderr)
 
 
 def require_other_file(flag: str, out: Path, model: Path) -> None:

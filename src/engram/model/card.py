@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engram import __version__
 from engram.data.datasets import Check
+from engram.data.raw import one_line
 from engram.experiment.files import os_errors, write_atomically
 from engram.experiment.pictures import png, sheet
 from engram.methods.learner import KeepsEngrams, Retains, Samples
@@ -33,7 +34,7 @@ DRAWINGS = 8
 def card(model: Model, path: Path | None = None) -> Card:
     """What the model's own facts say. `path`: where it lies, if not where it was opened or saved."""
     path = path or model.path
-    past, name = history(model.lineage, model.ids), f"model{SUFFIX}" if path is None else path.name
+    past, name = history(model.lineage, model.ids), f"model{SUFFIX}" if path is None else one_line(path.name)
     kept = retention_check(model)
     sections = (
         _identity(model),

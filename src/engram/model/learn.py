@@ -10,6 +10,7 @@ and ends with the same bits. Of the data, the classes that are not learned yet a
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -96,7 +97,7 @@ def is_version(path: Path, model: Model) -> bool:
 
 def put(model: Model, out: Path, work: Path) -> None:
     """Write the model by way of its work folder: a process killed while it writes leaves nothing beside `out`."""
-    if out.is_dir():
+    if os.path.isdir(out):
         raise RunError(f"{out} is a folder; name a file, such as {out / 'model'}{SUFFIX}")
     model.save(work / NEW, card=False)
     with os_errors(out, kept="the version before, if there was one, is intact"):
@@ -121,7 +122,7 @@ def learn(
     """
     if audit is not None and audit.resolve() == out.resolve():
         raise ConfigError(f"{audit} cannot be model and audit file in one; name another file, apart from the model")
-    left = work_folder(out).exists()
+    left = os.path.exists(work_folder(out))
     with held(out) as work:
         require_own_place(model, out)
         begun = _begun(model, out, work, update)
