@@ -26,6 +26,7 @@ from engram.experiment.progress import Display
 from engram.experiment.run import run as run_benchmark
 from engram.methods.learner import Progress
 from engram.model import file
+from engram.model.intake import read
 from engram.model.learn import learn, work_folder
 from engram.model.model import Model
 
@@ -306,6 +307,51 @@ def test_bad_data_is_refused_with_one_line_and_the_model_stays(
         assert capsys.readouterr().err.count("\n") == 1
         assert copy.read_bytes() == pair.read_bytes()
         assert not work_folder(copy).exists()
+
+
+def test_images_of_another_size_are_scaled_and_said(
+    tmp_path: Path, pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Model.open(pair)
+    as_they_are = model.learn(np.zeros((12, 32, 32), np.uint8), ["lamp"] * 12)
+    assert as_they_are.notes == ()
+    wide = model.learn(np.zeros((12, 20, 48), np.uint8), ["sofa"] * 12)
+    assert wide.notes == ("image sizes: 48x20, scaled to 32x32; 12 of 12 are not square and are squeezed",)
+    shutil.copy(pair, tmp_path / "m.engram")
+    small = write_folder(tmp_path / "small", {"vase": 3}, side=16)
+    assert call(["learn", str(tmp_path / "m.engram"), str(small)]) == 0
+    assert "image sizes: 16x16, scaled to 32x32" in capsys.readouterr().out
+
+
+def test_a_path_may_hold_a_colon_and_capitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path / "d" / "june:1", {"mug": 0})
+    write_npz(tmp_path / "folder:q2.npz", classes=1)
+    shutil.copy(tmp_path / "folder:q2.npz", tmp_path / "q3.NPZ")
+    monkeypatch.chdir(tmp_path)
+    stream = toy().config.stream
+    for data, name in (
+        ("d/june:1", "folder:june:1"),
+        ("folder:d/june:1", "folder:june:1"),
+        ("folder:q2.npz", "npz:folder:q2.npz"),
+        ("q3.NPZ", "npz:q3.NPZ"),
+        ("npz:q3.NPZ", "npz:q3.NPZ"),
+    ):
+        assert read(data, stream, shape=None, known=()).name == name
+
+
+def test_a_file_that_is_no_npz_is_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_folder(tmp_path / "may", {"mug": 0}) / "mug" / "0.png"
+    assert call(["learn", str(tmp_path / "m.engram"), str(file)]) == 2
+    said = capsys.readouterr().err
+    assert f"{file} is a file, and no .npz file; give an .npz file, or a folder with one folder a class" in said
+    assert said.count("\n") == 1
+
+
+def test_a_name_that_stands_twice_in_an_npz_is_named(tmp_path: Path) -> None:
+    images, labels = np.zeros((24, 8, 8), np.uint8), np.repeat([0, 1], 12)
+    np.savez(tmp_path / "a.npz", images=images, labels=labels, class_names=["mug", "mug"])
+    with pytest.raises(DataError, match="'mug' stands twice in class_names; give each class a name of its own"):
+        toy().learn(tmp_path / "a.npz")
 
 
 class StopAfter(Display):

@@ -162,6 +162,11 @@ class Dataset:
         self._train: Split | None = train
 
     @property
+    def scaled(self) -> bool:
+        """Whether an image had another size in its file."""
+        return " scaled to " in self.scaling
+
+    @property
     def train(self) -> Split:
         """The training part, while it is there."""
         if self._train is None:

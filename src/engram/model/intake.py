@@ -20,7 +20,7 @@ from torch import Tensor
 from engram.config import StreamSettings
 from engram.context import Shape
 from engram.data import formats
-from engram.data.datasets import Dataset, Split, assemble, load_dataset
+from engram.data.datasets import DATASETS, Dataset, Split, assemble, load_dataset
 from engram.data.raw import ImageFiles, Raw, RawSet, broken, digest, fingerprints
 from engram.data.stream import ClassStream
 from engram.errors import DataError
@@ -89,7 +89,8 @@ def take_in(
         validation=settings.validation,
     )
     new, updated = (tuple(name for name in order if (name in known) == old) for old in (False, True))
-    return Intake(dataset, stream, new, updated, digests, dataset.notes)
+    notes = (*dataset.notes, *([f"image sizes: {dataset.scaling}"] if dataset.scaled else []))
+    return Intake(dataset, stream, new, updated, digests, notes)
 
 
 def brought(dataset: Dataset) -> list[str]:
@@ -102,31 +103,48 @@ def read(data: Any, settings: StreamSettings, *, shape: Shape | None, known: Seq
     if isinstance(data, Dataset):
         return data
     if isinstance(data, tuple) and len(data) == 2:
-        raw, name, origin, kind = _from_arrays(*data), "arrays", "the arrays", ""
+        raw, name, origin = _from_arrays(*data), "arrays", "the arrays"
     elif isinstance(data, str | os.PathLike):
-        text = os.fspath(data)
-        name = f"npz:{text}" if text.endswith(".npz") and ":" not in text else text
-        name = f"folder:{text}" if ":" not in name and os.path.isdir(os.path.expanduser(text)) else name
-        kind, _, place = name.partition(":")
+        kind, place = _place_of(os.fspath(data))
         origin = str(Path(os.path.expanduser(place)))
         if kind == "npz":
             raw = _from_npz(Path(origin))
         elif kind == "folder":
             raw = formats.read_own_folder(Path(origin), known=known)
-        elif kind in (".", "..") or os.sep in name:
-            raise DataError(f"{name}: no such folder or file; check the path")
         else:
-            return load_dataset(name, holdout=settings.holdout, image_size=settings.image_size)
+            return load_dataset(place, holdout=settings.holdout, image_size=settings.image_size)
+        # a model is handed on: whose disc the images lay on is nobody's business
+        name = f"{kind}:{Path(origin).name}"
     else:
         raise DataError(
             f"data cannot be a {type(data).__name__}; give a folder, an .npz file, (images, labels) or a ClassStream"
         )
     raw, note = _with_channels(raw, shape, origin)
-    # a model is handed on: whose disc the images lay on is nobody's business
-    called = name if ":" not in name else f"{kind}:{Path(origin).name}"
-    dataset = assemble(called, raw, origin, holdout=settings.holdout, size=settings.image_size, by_name=True)
+    dataset = assemble(name, raw, origin, holdout=settings.holdout, size=settings.image_size, by_name=True)
     dataset.notes += note
     return dataset
+
+
+def _place_of(text: str) -> tuple[str, str]:
+    """What a user's words name: (folder, path), (npz, path), or ("", the name of a data set).
+
+    What is there is taken first, so that a path may hold a colon.
+    """
+    at, npz = os.path.expanduser(text), text.lower().endswith(".npz")
+    if os.path.isdir(at):
+        return "folder", text
+    if os.path.exists(at) and text not in DATASETS:
+        if npz:
+            return "npz", text
+        raise DataError(f"{text} is a file, and no .npz file; give an .npz file, or a folder with one folder a class")
+    kind, _, place = text.partition(":")
+    if kind in ("folder", "npz") and place:
+        return kind, place
+    if npz:
+        return "npz", text
+    if kind in (".", "..") or os.sep in text:
+        raise DataError(f"{text}: no such folder or file; check the path")
+    return "", text
 
 
 def _from_arrays(images: Any, labels: Any) -> RawSet:
@@ -163,6 +181,8 @@ def _from_npz(path: Path) -> RawSet:
     numbers = sorted({int(label) for part in parts for label in part.labels})
     if names and not (numbers[0] >= 0 and numbers[-1] < len(names)):
         raise broken(path, f"label {numbers[-1]} has no name in class_names", "name each label once")
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise broken(path, f"{twice[0]!r} stands twice in class_names", "give each class a name of its own")
     places = {number: place for place, number in enumerate(numbers)}
 
     def renumber(part: Raw) -> Raw:
