@@ -34,6 +34,7 @@ from engram.experiment.records import read_records
 from engram.experiment.request import Request
 from engram.methods.learner import Samples
 from engram.methods.registry import METHODS, configure
+from engram.model.model import Model
 from engram.presets import PRESETS
 from engram.report.document_tables import TABLES
 from synthetic import write_run
@@ -563,3 +564,17 @@ def test_bash_takes_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_completion_says_what_it_needs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert "pip install 'engram-continual[completion]'" in refused(["completion", "bash"], capsys)
+
+
+def test_forget_says_which_files_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call(["forget", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Earlier versions of the model in the same folder are named where they end in .engram." in said
+
+
+def test_any_folder_is_refused_as_a_model_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "m.engram"
+    Model.create(preset="fast").save(model, card=False)
+    assert call(["learn", str(model), "digits", "--out", str(tmp_path)]) == 2
+    assert f"{tmp_path} is a folder, which stays as it is; name a new file with --out" in capsys.readouterr().err

@@ -199,6 +199,7 @@ BAD: list[tuple[Any, Any, str]] = [
     (X, NUMBERS == 9, "labels of bool"),
     (X, NUMBERS[:, None], r"y has the shape \(36, 1\)"),
     (X, np.array([*NAMES[:-1], None], object), "labels of object"),
+    (X, np.array([2**70] * 36, object), "labels of object"),
     (X, np.where(NAMES == "two", "unknown", NAMES), "cannot be called 'unknown'"),
 ]
 
@@ -223,6 +224,13 @@ def test_labels_keep_their_kind_and_their_list(fitted: EngramClassifier) -> None
     with pytest.raises(DataError, match="label 11 of y is not among classes"):
         plain().partial_fit(X, NUMBERS, classes=[2, 9])
     assert plain().partial_fit(X, NUMBERS, classes=[2, 9, 11, 12]).classes_.tolist() == [2, 9, 11]
+
+
+def test_whole_numbers_may_come_as_objects(fitted: EngramClassifier) -> None:
+    """As a column of a table does that once held something else."""
+    other = plain().fit(X, NUMBERS.astype(object))
+    assert other.classes_.tolist() == fitted.classes_.tolist()
+    assert other.classes_.dtype.kind == "i"
 
 
 # ---------------------------------------------------------------- scikit-learn's tools

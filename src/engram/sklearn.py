@@ -203,12 +203,19 @@ def as_labels(y: Any) -> Labels:
 
     >>> as_labels(["mug", "ball"]).tolist(), as_labels([3, 5]).tolist()
     (['mug', 'ball'], [3, 5])
+    >>> as_labels(np.array([3, 5], object)).dtype
+    dtype('int64')
     """
     array = np.asarray(y)
     if array.ndim != 1:
         raise DataError(f"y has the shape {array.shape}; give one label an image, (N,)")
-    if array.dtype.kind in "iuU" or all(isinstance(label, str) for label in array.tolist()):
+    words = array.tolist()
+    if array.dtype.kind in "iuU" or all(isinstance(label, str) for label in words):
         return array
+    if all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in words):
+        array = np.array(words)  # a column of a pandas table holds them as objects
+        if array.dtype.kind in "iu":
+            return array
     raise DataError(f"y holds labels of {array.dtype}; give names or whole numbers")
 
 

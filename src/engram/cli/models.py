@@ -41,7 +41,7 @@ def do_learn(chosen: argparse.Namespace) -> int:
 
     model, stop, was_left = begun(chosen, settings), Stop(), os.path.exists(work_folder(out))
     if os.path.isdir(out):
-        raise RunError(f"{out} is a run folder, which stays as it is; name a new file with --out, such as model.engram")
+        raise RunError(f"{out} is a folder, which stays as it is; name a new file with --out, such as model.engram")
     display = Display() if chosen.quiet else ConsoleDisplay(console(), verbose=chosen.verbose)
     with signals_set(stop):
         try:
@@ -149,7 +149,7 @@ def do_forget(chosen: argparse.Namespace) -> int:
 
     out = chosen.out or chosen.model
     if os.path.isdir(out):
-        raise RunError(f"{out} is a run folder, which stays as it is; name a new file with --out, such as model.engram")
+        raise RunError(f"{out} is a folder, which stays as it is; name a new file with --out, such as model.engram")
     with held(out) as work:
         require_at_rest(out, work)
         model = Model.open(chosen.model)

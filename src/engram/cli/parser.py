@@ -179,7 +179,8 @@ def _forget(commands: Commands) -> None:
         do_forget,
         "drop classes from a model: engrams, answers, and weights that no other class needs",
         more="Drop classes from a model: their engrams, their answers, and every weight that no other class needs. "
-        "Other files that hold the classes stay as they are; those in the same folder are named.",
+        "Other files that hold the classes stay as they are: copies, run folders, ONNX files. Earlier versions of the "
+        "model in the same folder are named where they end in .engram.",
         talks=True,
     )
     _model(forget)
