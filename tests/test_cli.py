@@ -566,11 +566,17 @@ def test_completion_says_what_it_needs(capsys: pytest.CaptureFixture[str], monke
     assert "pip install 'engram-continual[completion]'" in refused(["completion", "bash"], capsys)
 
 
-def test_forget_says_which_files_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("forget", "Earlier versions of the model in the same folder are named where they end in .engram."),
+        ("predict", "best probability is below a threshold, or the image is unlike all that was learned."),
+    ],
+)
+def test_help_says_what_is_true(command: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        call(["forget", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Earlier versions of the model in the same folder are named where they end in .engram." in said
+        call([command, "--help"])
+    assert sentence in " ".join(capsys.readouterr().out.split())
 
 
 def test_any_folder_is_refused_as_a_model_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -319,7 +319,9 @@ def _predict(commands: Commands) -> None:
         do_predict,
         "class and probability of image files",
         more="Class and probability of image files, or unknown where no class fits: where the best probability is "
-        "below the threshold that keeps 95 % of the images of known classes. A run has none, and answers always.",
+        "below a threshold, or the image is unlike all that was learned. Both limits are set at learning time and "
+        "together keep 95 % of the images of known classes. A model without them, such as a run with "
+        "stream.validation=0, answers always.",
         talks=True,
     )
     _model(predict)

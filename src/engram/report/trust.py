@@ -29,8 +29,9 @@ NOTE = (
     "On test images. ECE, the expected calibration error: how far confidence and accuracy lie apart, before and after "
     "calibration. Known kept: images of known classes that are not called unknown; 95 % are aimed at. AUROC: the "
     "chance that an image of a known class is surer than one of a class still to come; 0.5 is guessing. Unknown "
-    "rejected: images of classes still to come that are called unknown. While one class is known, every image is taken "
-    "for it. After the last task no class is still to come."
+    "rejected: images of classes still to come that are called unknown. While one class is known, every answer "
+    "is sure: only an image that is unlike the class's drawings is called unknown. After the last "
+    "task no class is still to come."
 )
 
 
@@ -49,7 +50,7 @@ def tasks_of(g: Group) -> list[int]:
 
 
 def judged(g: Group) -> list[int]:
-    """Of these, the ones after which an image could be called unknown: two classes were known, or more."""
+    """Of these, the ones after which an answer could be unsure: two classes were known, or more."""
     return [task for task in tasks_of(g) if g.runs[0].head.seen(task) > 1]
 
 
