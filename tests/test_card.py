@@ -17,6 +17,7 @@ from PIL import Image
 from conftest import write_npz
 from engram.cli import call
 from engram.errors import RunError
+from engram.evaluation.typicality import Typicality
 from engram.experiment.run import run as run_benchmark
 from engram.model.card import card, card_paths
 from engram.model.card_page import Card, Section, Share, Table, as_html, as_markdown
@@ -382,3 +383,16 @@ def test_an_audit_file_is_counted_beside_the_model(tmp_path: Path) -> None:
     size = rows(card(model), "Size by part")["Audit file"]
     assert size["Bytes"] == f"{model.lineage[0].facts['audit']['bytes']:,}"
     assert "outside the model" in size["What it is"]
+
+
+def test_a_model_of_one_class_says_what_it_calls_unknown(tmp_path: Path) -> None:
+    """Too few images were held out for a typicality; with one, the unknown is told from the first class on."""
+    model = toy()
+    model.learn(write_folder(tmp_path / "may", {"mug": 0}))
+    assert "Knows one class, mug, and answers it for every image." in card(model).lead
+    assert model.trust is not None
+    near = Typicality(0, 4, (0.0,), ((1.0,),), 3.0, (1.5,), (30,))
+    model.trust = replace(model.trust, typicality=near)
+    made = card(model)
+    assert "Knows one class, mug, and calls an image unknown that is unlike its drawings." in made.lead
+    assert "unlike all drawings is called unknown" in words(made, "How far answers can be trusted")

@@ -123,13 +123,41 @@ def test_a_file_without_the_generator_answers_the_same_and_nothing_else(three: P
     assert model.answers_only
     np.testing.assert_array_equal(model.predict_proba(images), whole.predict_proba(images))
     assert model.predict(images) == whole.predict(images)
-    for ask in (lambda: model.learn(three.parent / "may"), lambda: model.sample("mug"), lambda: model.forget("mug")):
-        with pytest.raises(ConfigError, match=r"only answers|cannot forget"):
+    asks: dict[str, Any] = {
+        "learn": lambda: model.learn(three.parent / "may"),
+        "draw": lambda: model.sample("mug"),
+        "forget": lambda: model.forget("mug"),
+        "relearn": model.relearn,
+    }
+    for word, ask in asks.items():
+        with pytest.raises(ConfigError, match=f"only answers: its generator was left out; {word} with the file that"):
             ask()
+    retention = next(line for line in model.verify() if line.what == "retention")
+    assert retention.ok is None
+    assert retention.detail == "the engrams were left out of this file; check the file that has them"
     assert not any("/engrams/" in name or "/layers/" in name for name in tensor_names(small))
     again = tmp_path / "again.engram"
     model.save(again)
     np.testing.assert_array_equal(Model.open(again).predict_proba(images), whole.predict_proba(images))
+
+
+def test_a_file_that_only_answers_holds_no_image_whatever_its_method_stores(tmp_path: Path) -> None:
+    model = Model.create("icarl", settings={"exemplars.budget": 8, "classifier.epochs": 1, "runtime.threads": 1})
+    model.learn(write_folder(tmp_path / "may", {"mug": 0, "ball": 5}), audit=tmp_path / "seen.audit")
+    model.save(tmp_path / "small.engram", with_generator=False)
+    small = Model.open(tmp_path / "small.engram", strict=True)
+    assert (small.is_strict, model.is_strict) == (True, False)
+    lines = {line.what: line for line in small.verify(tmp_path / "seen.audit")}
+    assert lines["strictness"].ok is True
+    assert lines["strictness"].detail.startswith("0 training images in the state, of ")
+    assert lines["retention"].detail == "icarl keeps no engrams: nothing to compare"
+    text = (tmp_path / "small.card.md").read_text()
+    assert "no: icarl learns with stored real images; this file holds none of them" in text
+    assert "nothing: it only answers" in text
+    with pytest.raises(ConfigError, match="what it learned with was left out; learn with the file"):
+        small.learn(tmp_path / "may")
+    with pytest.raises(ConfigError, match="icarl cannot forget a single class"):
+        small.forget("mug")
 
 
 def tensor_names(path: Path) -> list[str]:

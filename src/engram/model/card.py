@@ -88,12 +88,19 @@ def _lead(model: Model) -> str:
         return f"A {model.config.method} model that has learned nothing yet."
     what = f"Tells {counted(len(model.classes), 'class', 'classes')} apart: {listed(model.classes, 10)}."
     if len(model.classes) == 1:
-        what = f"Knows one class, {model.classes[0]}, and answers it for every image."
+        what = f"Knows one class, {model.classes[0]}, {_of_one_class(model)}."
     if model.within_task:
         return f"{what} A run that was stopped within a task: go on with it to its end."
     if model.answers_only:
         return f"{what} This file only answers: it cannot learn, draw or forget."
     return f"{what} It goes on learning new classes without the images of the old ones."
+
+
+def _of_one_class(model: Model) -> str:
+    """What it answers: with no other class to compare, typicality alone tells that an image is of another kind."""
+    if model.trust is None or model.trust.typicality is None:
+        return "and answers it for every image"
+    return "and calls an image unknown that is unlike its drawings"
 
 
 def _tiles(model: Model, past: History, path: Path | None, kept: Check) -> Iterator[Tile]:
@@ -107,8 +114,8 @@ def _tiles(model: Model, past: History, path: Path | None, kept: Check) -> Itera
         yield Tile("Accuracy", percent(last.value, last.images), "; ".join(filter(None, [on, *changes(past, last)])))
     else:
         yield Tile("Accuracy", "–", NOT_MEASURED)
-    without = model.is_strict or model.answers_only
-    yield Tile("Real images stored", "none" if without else "yes", model.stores if not without else "by design")
+    how = "left out of this file" if not model.learns_strictly else "by design"
+    yield Tile("Real images stored", "none" if model.is_strict else "yes", how if model.is_strict else model.stores)
     yield _retention_tile(model, kept)
     if path is not None and path.is_file():
         digest = f"digest {model.digest[: card_figures.SHORT]}" if model.digest else "no digest"
@@ -135,7 +142,7 @@ def _identity(model: Model) -> Section:
     rows: list[tuple[Cell, ...]] = [
         ("Method", f"{model.config.method}: {model.method.summary}"),
         ("Strict", _strict(model)),
-        ("Keeps of past tasks", "nothing: it only answers" if model.answers_only else model.stores),
+        ("Keeps of past tasks", model.stores),
         ("Images", _shape(model)),
         ("Seed", str(model.config.seed)),
         ("Engram", _version(model)),
@@ -145,9 +152,10 @@ def _identity(model: Model) -> Section:
 
 
 def _strict(model: Model) -> str:
-    if model.is_strict:
+    if model.learns_strictly:
         return "yes: no real image of a past task is kept, and learning needs none"
-    return f"no: {model.config.method} learns with stored real images"
+    here = "; this file holds none of them" if model.answers_only else ""
+    return f"no: {model.config.method} learns with stored real images{here}"
 
 
 def _shape(model: Model) -> str:

@@ -31,7 +31,8 @@ def calibration(model: Model, past: History) -> Section:
     now = trust.calibration
     if len(model.classes) < 2 and now.threshold == 0:
         few = "Among fewer than two classes every probability is 1: there is nothing to calibrate yet."
-        return Section(heading, (few,))
+        unlike = " An image whose features are unlike all drawings is called unknown." if trust.typicality else ""
+        return Section(heading, (few + unlike,))
     return Section(heading, tuple(_calibrated(now, past, model)))
 
 
@@ -119,7 +120,11 @@ def privacy(model: Model, past: History) -> Section:
 
 def _stored(model: Model) -> str:
     if model.answers_only:
-        kept = "" if model.is_strict else f" {model.config.method} keeps real images; they were left out of this file."
+        kept = (
+            ""
+            if model.learns_strictly
+            else f" {model.config.method} keeps real images; they were left out of this file."
+        )
         return f"What is promised: this file holds a network that answers, and no image.{kept}"
     if model.is_strict:
         return "What is promised: no training image is stored in the model, neither of past tasks nor of the last."

@@ -47,8 +47,7 @@ class Learned:
 def require_learns(model: Model, update: bool) -> None:
     """It can learn more, or more of a known class."""
     model.require_between_tasks("learn more")
-    if model.answers_only:
-        raise ConfigError("this model only answers: its generator was left out; learn with the file that has it")
+    model.require_whole("learn")
     if update and model.learner is not None and not isinstance(model.learner, KeepsEngrams):
         raise ConfigError(f"{model.config.method} cannot learn more of a known class; dgmw and dgma can")
 

@@ -265,13 +265,20 @@ class Model:
 
     @property
     def is_strict(self) -> bool:
-        """Whether it keeps no real image of the past."""
+        """Whether it keeps no real image of the past; a file that only answers keeps none, whatever it learned with."""
+        return self.answers_only or self.learns_strictly
+
+    @property
+    def learns_strictly(self) -> bool:
+        """Whether learning needs no real image of the past."""
         return self.method.is_strict(self.config.settings)
 
     @property
     def stores(self) -> str:
         """What it keeps of past tasks, in words."""
-        return "real images" if self.method.strict and not self.is_strict else self.method.stores
+        if self.answers_only:
+            return "nothing: it only answers"
+        return "real images" if self.method.strict and not self.learns_strictly else self.method.stores
 
     def class_index(self, name: str) -> int:
         """The place of a class in the answer. By its name alone: a number may be the name of another class."""
@@ -368,8 +375,7 @@ class Model:
     def draw(self, class_indices: Sequence[int], count: int, *, seed: int = 0) -> Tensor:
         """(len(class_indices) * count, C, H, W) uint8: drawings, class by class."""
         learner, _ = self.ready("draw")
-        if self.answers_only:
-            raise ConfigError("this model only answers: its generator was left out; draw with the file that has it")
+        self.require_whole("draw")
         if not isinstance(learner, Samples):
             raise ConfigError(
                 f"{self.config.method} has no generator that is told which class to draw; `engram list methods` says "
@@ -431,6 +437,16 @@ class Model:
         if self.within_task:
             raise RunError(f"{self.path} was stopped within a task and cannot {what}; go on with the run to its end")
 
+    def require_whole(self, what: str) -> None:
+        """Some files were written to answer and to do nothing else."""
+        if self.answers_only:
+            gone = "its generator" if self.method.draws else "what it learned with"
+            raise ConfigError(f"this model only answers: {gone} was left out; {what} with the file that has it")
+
+    def whole_learner(self) -> Learner | None:
+        """The learner; of a file that only answers, one of the same kind that has learned nothing."""
+        return self.new_learner(self.shape) if self.answers_only and self.shape is not None else self.learner
+
     def new_learner(self, shape: Shape) -> Learner:
         """One that has learned nothing, for images of this shape."""
         return self.method.learner(self.config, shape, self.device)
@@ -466,10 +482,9 @@ class Model:
         >>> model.forget("three").kind, model.classes
         ('forgot', ())
         """
-        learner, _ = self.ready("forget")
+        self.ready("forget")
         self.require_between_tasks("forget")
-        if not isinstance(learner, KeepsEngrams):
-            raise ConfigError(f"{self.config.method} cannot forget a single class; dgmw and dgma can")
+        learner = self._with_engrams("forget", "cannot forget a single class; dgmw and dgma can")
         index = self.class_index(name)
         name = self.classes[index]
         with self._or_as_before():
@@ -486,6 +501,13 @@ class Model:
                 self.relearn()
         return step
 
+    def _with_engrams(self, what: str, why_not: str) -> KeepsEngrams:
+        if not isinstance(self.whole_learner(), KeepsEngrams):
+            raise ConfigError(f"{self.config.method} {why_not}")
+        self.require_whole(what)
+        assert isinstance(self.learner, KeepsEngrams)
+        return self.learner
+
     def _trust_again(self) -> None:
         """From drawings of the classes that are left, and what was measured while their real images were there."""
         if self.trust is not None and self.learner is not None and self.ids:
@@ -498,9 +520,8 @@ class Model:
 
     def relearn(self) -> None:
         """Train the classifier anew, from scratch, from drawings of the classes that the model knows."""
-        learner, _ = self.ready("relearn")
-        if not isinstance(learner, KeepsEngrams):
-            raise ConfigError(f"{self.config.method} has no engrams to learn from; dgmw and dgma have")
+        self.ready("relearn")
+        learner = self._with_engrams("relearn", "has no engrams to learn from; dgmw and dgma have")
         learner.relearn(task_index=self.tasks)
         self.changed()
         self._trust_again()

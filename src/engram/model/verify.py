@@ -58,6 +58,8 @@ def retention_check(model: Model) -> Check:
     """The stored bits decide. Drawings lie within one grey level of the stored ones; last bits are the machine's."""
     learner, names = model.learner, model.classes
     if not isinstance(learner, Retains):
+        if isinstance(model.whole_learner(), Retains):
+            return Check("retention", None, "the engrams were left out of this file; check the file that has them")
         return Check("retention", True, f"{model.config.method} keeps no engrams: nothing to compare")
     if changed := learner.retention():
         return Check("retention", False, f"stored bits of {', '.join(names[c] for c in changed)} have changed")
