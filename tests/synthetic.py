@@ -32,12 +32,13 @@ def write_run(
     validation: float = 0.0,
     kept: float = 0.95,
     attack: float = 0.5,
+    reach: float | None = None,
     more: Sequence[str] = (),
 ) -> Path:
     """`accuracy[t]`: A_t after task t; every class seen is answered equally well. Fewer than `tasks`: unfinished.
 
     `validation`: share held out; with 0 there are no records of calibration and privacy, and the configuration does not
-    name it, as none did once. `kept`, `attack`: see `_held_out`.
+    name it, as none did once. `kept`, `attack`, `reach`: see `_held_out`.
     """
     count = tasks or len(accuracy)
     names = list(names or [str(c) for c in range(count)])
@@ -65,7 +66,7 @@ def write_run(
              "forgetting": round(1 - share, 6) if t else 0.0, "backward_transfer": 0.0}
         )  # fmt: skip
         if validation:
-            lines += _held_out(t, count, names[t], kept, attack)
+            lines += _held_out(t, count, names[t], kept, attack, reach)
         lines.append(
             {"kind": "timing", "task": t, "seconds": seconds, "evaluation_seconds": 0.1,
              "step_seconds": [None, 0.01 * (t + 1), 0.01 * (t + 1), 0.5], "peak_bytes": 10**8 + t * 10**6}
@@ -107,9 +108,14 @@ def _generative(t: int, mask_steps: int) -> list[dict[str, Any]]:
     ]
 
 
-def _held_out(t: int, count: int, name: str, kept: float, attack: float) -> list[dict[str, Any]]:
-    """Of the first task, all is kept; of task t > 0, `kept` + t %. Of class t, the attack's AUC is `attack` + 2 t %."""
+def _held_out(t: int, count: int, name: str, kept: float, attack: float, reach: float | None) -> list[dict[str, Any]]:
+    """Of the first task, all is kept; of task t > 0, `kept` + t %. Of class t, the attack's AUC is `attack` + 2 t %.
+
+    `reach`: of typical images; None as in records that were made before there was such a thing.
+    """
     trust = {"ece_before": 0.02 * (t + 1), "ece": 0.01 * (t + 1), "kept": kept + 0.01 * t if t else 1.0}
+    if reach is not None:
+        trust["reach"] = reach
     if 0 < t < count - 1:
         trust |= {"unknown": 1000 * (count - t - 1), "auroc": 0.9 - 0.1 * t, "rejected": 0.1 * t}
     auc = attack + 0.02 * t

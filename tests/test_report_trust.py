@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from engram.errors import RunError
 from engram.report import charts, privacy, trust, views
 from engram.report.build import Files, build
 from engram.report.compare import compare
@@ -264,7 +265,7 @@ def test_the_documents_table_of_trust(tmp_path: Path) -> None:
     write_run(runs / "mnist" / "dgmw" / "default" / "seed0", accuracy=FOUR)
     for seed, kept in enumerate([0.93, 0.95]):
         folder = runs / "mnist" / "dgmw" / "trust" / f"seed{seed}"
-        write_run(folder, seed=seed, accuracy=FOUR, validation=0.1, kept=kept)
+        write_run(folder, seed=seed, accuracy=FOUR, validation=0.1, kept=kept, reach=8.0)
     part = runs / "svhn" / "dgmw" / "10000-digits-trust" / "seed0"
     write_run(part, dataset="svhn", variant="10,000 digits", accuracy=FOUR[:2], tasks=4, validation=0.1)
     path = document(tmp_path, "trust")
@@ -272,10 +273,33 @@ def test_the_documents_table_of_trust(tmp_path: Path) -> None:
     _, whole, begun = rows_of(path)
     link = "[trust](runs/mnist/dgmw/trust)"
     ends = ["8.00 ± 0.00", "4.00 ± 0.00", "0.800 ± 0.000", "0.700 ± 0.000"]
-    assert whole == ["MNIST", "`dgmw`", link, "4", "94.0 to 98.0", *ends, "0, 1"]
+    assert whole == ["MNIST", "`dgmw`", link, "4", "confidence, typicality", "94.0 to 98.0", *ends, "0, 1"]
     link = "[10000-digits-trust](runs/svhn/dgmw/10000-digits-trust)"
     ends = ["4.00", "2.00", "0.800", "–"]
-    assert begun == ["SVHN, 10,000 digits", "`dgmw`", link, "2 of 4", "96.0 to 96.0", *ends, "0"]
+    assert begun == ["SVHN, 10,000 digits", "`dgmw`", link, "2 of 4", "confidence alone", "96.0 to 96.0", *ends, "0"]
+
+
+def test_the_documents_table_of_other_data_sets(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    folder = write_run(runs / "mnist" / "dgmw" / "trust" / "seed3", seed=3, accuracy=FOUR, validation=0.1)
+    path = document(tmp_path, "unknown")
+    update(path, runs)
+    assert NONE_YET in path.read_text()
+    both = {"data": "mnist", "classes": 4, "unknown": 2000, "rejected": 0.7905}
+    lines = [
+        {**both, "others": "svhn", "auroc": 0.943511, "auroc_typical": 0.904706},
+        {**both, "others": "my|own"},
+    ]
+    (folder / "unknown.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert stale(path, runs) == ["unknown"]
+    update(path, runs)
+    start = ["MNIST", "`dgmw`", "[trust](runs/mnist/dgmw/trust)", "3"]
+    _, first, second = rows_of(path)
+    assert first == [*start, "SVHN", "2,000", "0.944", "0.905", "79.0"]
+    assert second == [*start, "my\\|own", "2,000", "–", "–", "79.0"]
+    (folder / "unknown.jsonl").write_text('{"others": "svhn"}\n')
+    with pytest.raises(RunError, match=r"unknown.jsonl cannot be read \(it lacks 'unknown'\); make it anew"):
+        update(path, runs)
 
 
 def test_the_documents_table_of_privacy(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from engram.report.document_rows import (
     table,
     text,
 )
-from engram.report.document_trust import privacy, trust
+from engram.report.document_trust import privacy, trust, unknown
 from engram.report.gather import Run
 from engram.report.groups import TITLES, Group, main, one_per_method
 
@@ -288,6 +288,7 @@ TABLES: dict[str, Callable[[Place], str]] = {
     "retention": retention,
     "masks": masks,
     "trust": trust,
+    "unknown": unknown,
     "privacy": privacy,
     "long-stream": long_stream,
     "machines": machines,

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from engram.report.document_rows import Cells, Place, mean_cell, method_cell, table, text
-from engram.report.groups import Group
-from engram.report.held_out import Comparison, Estimate, Tested
+from engram.report.groups import TITLES, Group
+from engram.report.held_out import Comparison, Estimate, Tested, others
 from engram.report.privacy import OUTCOMES, tested
 from engram.report.trust import judged, measured, over_seeds, tasks_of
 
@@ -22,11 +22,15 @@ def _or_none_yet(columns: Cells, rows: Sequence[Cells]) -> str:
 def trust(place: Place) -> str:
     """Whether confidence means what it says, and whether the unknown is noticed: a row a group."""
     rows = [
-        [text(g.data.title), method_cell(g), place.link(g), _tasks(g), _kept(g), *_ends(g), *_noticed(g), g.seeds]
+        [
+            *(text(g.data.title), method_cell(g), place.link(g), _tasks(g), _told_by(g)),
+            *(_kept(g), *_ends(g), *_noticed(g), g.seeds),
+        ]
         for g in place.current
         if tasks_of(g)
     ]
-    columns = ["data", "method", "label", "tasks", "known kept %, least to most", "ECE % at the end, before", "after"]
+    columns = ["data", "method", "label", "tasks", "unknown told by"]
+    columns += ["known kept %, least to most", "ECE % at the end, before", "after"]
     return _or_none_yet([*columns, "AUROC at the middle task", "at the last but one", "seeds"], rows)
 
 
@@ -34,6 +38,33 @@ def _tasks(g: Group) -> str:
     """`10`, or how far it came."""
     done, of = len(tasks_of(g)), len(g.runs[0].head.tasks)
     return str(of) if done == of else f"{done} of {of}"
+
+
+def _told_by(g: Group) -> str:
+    """By what an image was called unknown: records that were made before typicality have no reach."""
+    found = {one.by_typicality for run in g.runs for one in run.trust}
+    names = {frozenset([True]): "confidence, typicality", frozenset([False]): "confidence alone"}
+    return names.get(frozenset(found), "confidence, in some also typicality")
+
+
+def unknown(place: Place) -> str:
+    """Images of other data sets against a run: a row a run and a data set."""
+    rows = [
+        [
+            *(text(g.data.title), method_cell(g), place.link(g), str(run.head.seed)),
+            *(text(TITLES.get(found.data, found.data)), f"{found.images:,}"),
+            *(_share(found.auroc), _share(found.auroc_typical), f"{100 * found.rejected:.1f}"),
+        ]
+        for g in place.current
+        for run in g.runs
+        for found in others(run.folder)
+    ]
+    columns = ["data", "method", "label", "seed", "other data", "images of it"]
+    return _or_none_yet([*columns, "AUROC by confidence", "AUROC by typicality", "called unknown %"], rows)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
 
 
 def _kept(g: Group) -> str:

@@ -1,9 +1,16 @@
-"""The two kinds of records that only runs with held-out images have: `calibration` and `privacy`, one each a task."""
+"""The two kinds of records that only runs with held-out images have: `calibration` and `privacy`, one each a task.
+
+And what `benchmarks/unknown.py` adds to such a run: images of other data sets against it.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
+from engram.errors import RunError
+from engram.experiment.files import os_errors
 from engram.report.fields import demand, list_of, maybe, plain, share, text, whole
 from engram.report.records import Fields
 
@@ -22,6 +29,26 @@ class Trust:
     """Of images of known classes against those of classes still to come."""
     rejected: float | None
     """Of the images of classes still to come, the share that is called unknown."""
+    by_typicality: bool
+    """Whether an image was called unknown for its features, too; older records know the confidence alone."""
+
+
+@dataclass(frozen=True)
+class Others:
+    """Images of another data set against a finished run."""
+
+    data: str
+    images: int
+    auroc: float | None
+    """Of images of known classes against these, by confidence."""
+    auroc_typical: float | None
+    """The same by typicality."""
+    rejected: float
+    """The share of them that is called unknown."""
+
+
+OTHERS = "unknown.jsonl"
+"""In a run folder, a line of JSON a data set."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +103,26 @@ def trust(r: Fields) -> Trust:
     ece_before, ece, kept, auroc, rejected = (
         maybe(r.get(name), share) for name in ("ece_before", "ece", "kept", "auroc", "rejected")
     )
-    return Trust(whole(r["task"]), ece_before, ece, kept, auroc, rejected)
+    return Trust(whole(r["task"]), ece_before, ece, kept, auroc, rejected, r.get("reach") is not None)
+
+
+def others(folder: Path) -> tuple[Others, ...]:
+    """What a run folder says of other data sets; nothing where nobody has asked."""
+    path = folder / OTHERS
+    if not path.exists():
+        return ()
+    with os_errors(path):
+        lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        return tuple(_others(json.loads(line)) for line in lines)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else plain(str(error))
+        raise RunError(f"{path} cannot be read ({what}); make it anew with benchmarks/unknown.py") from None
+
+
+def _others(r: Fields) -> Others:
+    auroc, typical = (maybe(r.get(name), share) for name in ("auroc", "auroc_typical"))
+    return Others(text(r["others"]), whole(r["unknown"]), auroc, typical, share(r["rejected"]))
 
 
 def privacy(r: Fields) -> Privacy:
