@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from conftest import SMALL, SMALL_CRITIC_ANSWERS, context
+from engram.data.datasets import load_dataset
 from engram.data.stream import ClassStream
 from engram.errors import ConfigError, EngramError, RunError
+from engram.evaluation.calibration import Calibration
+from engram.evaluation.confidence import confidence
+from engram.evaluation.trust import Trust
+from engram.evaluation.typicality import Typicality, project, whitening
+from engram.methods.classifier import normalise
 from engram.methods.learner import Learner
 from engram.methods.registry import METHODS
-from engram.model.onnx import OnnxReport, export_onnx
+from engram.model.model import Model
+from engram.model.onnx import Known, OnnxReport, export_model, export_onnx
 from engram.testing import toy_dataset
 
 onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")
@@ -99,14 +107,14 @@ def test_a_file_answers_as_its_learner(
 def test_a_file_says_how_to_use_it(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     own = {"made_by": "a test", "about": "ÿ"}
-    report = export(plain(), path, temperature=2.5, thresholds={"unknown": 0.25}, metadata=own)
+    report = export(plain(), path, temperature=2.5, trust=trusted(2.5, 0.25), metadata=own)
     model = onnx.load(str(path))
     onnx.checker.check_model(model, full_check=True)
     assert [one.version for one in model.opset_import] == [report.opset]
     texts = {one.key: one.value for one in model.metadata_props}
     assert json.loads(texts["class_names"]) == NAMES
     assert float(texts["temperature"]) == 2.5
-    assert json.loads(texts["thresholds"]) == {"unknown": 0.25}
+    assert texts["unknown"].endswith("its best probability is below 0.25")
     assert json.loads(texts["input_shape"]) == [1, 32, 32]
     assert texts["colour_order"] == "grey"
     assert texts["value_range"].startswith("0 to 255")
@@ -120,12 +128,69 @@ def test_a_file_says_how_to_use_it(tmp_path: Path) -> None:
     assert str(Path(__file__).parents[1]).encode() not in path.read_bytes()  # nothing of this machine
 
 
+def trusted(temperature: float, threshold: float, near: Typicality | None = None) -> Trust:
+    return Trust(Calibration(temperature, threshold, (None,) * 4, (0,) * 4, 0), near)
+
+
+def unknown_to(path: Path, images: Tensor) -> list[bool]:
+    """By the file's second output."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert [(one.name, one.type) for one in session.get_outputs()][1] == ("known", "tensor(bool)")
+    return [not known for known in session.run(["known"], {"images": images.numpy()})[0].tolist()]
+
+
+@pytest.mark.parametrize("rule", ["confidence", "typicality", "both"])
+def test_a_file_calls_unknown_what_the_model_does(rule: str, tmp_path: Path) -> None:
+    """Limits at the medians: about half of the images are unknown by each rule."""
+    learner, images = plain(), torch.cat([toy_dataset().test.images, torch.full((4, 1, 32, 32), 255).byte()])
+    net: Any = learner.answer_net()
+    scores, features = learner.scores(images), net.trunk(normalise(images))
+    points = project(features, 5)
+    plainly = Typicality(
+        5, features.shape[1], tuple(points.mean(0).tolist()), tuple(map(tuple, whitening(points).tolist())),
+        1.0, (1.0,) * 4, (30,) * 4,
+    )  # fmt: skip
+    near = replace(plainly, reach=float(plainly.distances(features).median()) + 1e-6)
+    sure = float(confidence(scores, 2.0).median()) - 1e-6
+    trust = trusted(2.0, 0.0 if rule == "typicality" else sure, None if rule == "confidence" else near)
+    report = export(learner, tmp_path / "a.onnx", temperature=2.0, trust=trust, check=images)
+    wanted = (~trust.known(scores, features)).tolist()
+    assert 0 < sum(wanted) < len(wanted)
+    assert unknown_to(tmp_path / "a.onnx", images) == wanted
+    assert report.known
+
+
+def test_a_file_that_would_call_other_images_unknown_is_not_written(tmp_path: Path) -> None:
+    def lenient(self: Known, scores: Tensor, features: Tensor | None) -> Tensor:
+        return scores.amax(1) > -100
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Known, "forward", lenient)
+        with pytest.raises(EngramError, match=r"do not call the same images unknown \(\d+ differ\): .*not written"):
+            export_onnx(
+                AnotherInFiles(1.0), tmp_path / "a.onnx", shape=(1, 4, 4), class_names=NAMES, trust=trusted(1.0, 0.5)
+            )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_models_file_tells_the_unknown(tmp_path: Path) -> None:
+    digits = load_dataset("digits")
+    train, model = digits.take_train(), Model.create("finetune", preset="fast", settings={"stream.classes_per_task": 2})
+    rows = train.labels < 2
+    model.learn(train.images[rows], [str(label) for label in train.labels[rows].tolist()])
+    assert model.trust is not None
+    assert export_model(model, tmp_path / "a.onnx").known
+    images = digits.test.images[:100]
+    answered = ["unknown" if strange else "" for strange in unknown_to(tmp_path / "a.onnx", images)]
+    assert answered == ["unknown" if name == "unknown" else "" for name in model.predict(images)]
+
+
 def test_colours_are_told(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
     export_onnx(net, tmp_path / "a.onnx", shape=(3, 8, 8), class_names=["a", "b"])
     texts = {one.key: one.value for one in onnx.load(str(tmp_path / "a.onnx")).metadata_props}
     assert texts["colour_order"] == "RGB"
-    assert "thresholds" not in texts
+    assert "unknown" not in texts
 
 
 def test_a_single_class_is_certain(tmp_path: Path) -> None:
@@ -230,7 +295,6 @@ def test_a_network_that_cannot_be_exported_is_told(net: nn.Module, said: str, tm
         ({"class_names": NAMES[:3]}, "3 class names for a network with 4 scores"),
         ({"temperature": 0.0}, r"temperature 0\.0: must be above 0"),
         ({"temperature": float("inf")}, "temperature inf: must be above 0 and finite"),
-        ({"thresholds": {"unknown": float("nan")}}, "threshold unknown = nan: must be finite"),
         ({"metadata": {"class_names": "mine"}}, "metadata class_names: the export sets it itself"),
     ],
 )

@@ -31,7 +31,8 @@ def do_export(chosen: argparse.Namespace) -> int:
         if not chosen.quiet:
             size, difference = report.bytes / 1e6, f"{report.difference:.1e}"
             say(f"{chosen.onnx}: {size:.2f} MB, opset {report.opset}, {', '.join(model.classes)}")
-            say(f"checked with ONNX Runtime on {report.images} images: largest difference {difference}")
+            same = ", the same are unknown" if report.known else ""
+            say(f"checked with ONNX Runtime on {report.images} images: largest difference {difference}{same}")
     if chosen.engram is not None:
         digest = model.save(chosen.engram, with_generator=not chosen.no_generator)
         if not chosen.quiet:

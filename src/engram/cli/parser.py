@@ -157,9 +157,9 @@ def _export(commands: Commands) -> None:
         "export",
         do_export,
         "write a model for other programs (ONNX), or as a model file",
-        more="Write what answers as one ONNX file: uint8 images in, calibrated probabilities out, class names and the "
-        "way to prepare an image in its texts; checked against ONNX Runtime before it is written. Or write a model "
-        "file, of a run folder too.",
+        more="Write what answers as one ONNX file: uint8 images in, calibrated probabilities out, and known, which is "
+        "false for an unknown image; class names and the way to prepare an image in its texts; checked against ONNX "
+        "Runtime before it is written. Or write a model file, of a run folder too.",
         talks=True,
     )
     _model(export)

@@ -192,7 +192,8 @@ def _use(model: Model, name: str) -> Section:
     if model.classes:
         target = shlex.quote(f"{name.removesuffix(SUFFIX)}.onnx")
         blocks += [
-            "For programs without Engram, as ONNX (uint8 images in, probabilities out):",
+            "For programs without Engram, as ONNX (uint8 images in, probabilities out"
+            + ("):" if model.trust is None else ", and known: false for an unknown image):"),
             Code("sh", f"engram export {shlex.quote(name)} --onnx {target}"),
         ]
     if recipe := preprocessing(model.shape):

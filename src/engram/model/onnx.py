@@ -1,10 +1,13 @@
 """What answers, as one ONNX file for programs that know nothing of Engram or torch.
 
     images (batch, C, H, W) uint8 ─ x / 127.5 - 1 ─ network ─ / temperature ─ softmax ─> probabilities (batch, classes)
+                                                    └ sure enough, and like what was learned ─> known (batch,)
+
+The second output is there for a model that was calibrated: false is what `Model.predict` calls unknown.
 
 Beside the graph the file holds texts (`metadata_props`): names of the classes, how to prepare an image, and whatever
-the caller adds. It is written only where ONNX Runtime and torch give the same probabilities, and the same network gives
-the same bytes under the same versions of torch and onnxscript.
+the caller adds. It is written only where ONNX Runtime and torch give the same answers, and the same network gives the
+same bytes under the same versions of torch and onnxscript.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,10 @@ from torch import Tensor, nn
 from engram import __version__
 from engram.context import Shape
 from engram.errors import ConfigError, EngramError, missing_extra
+from engram.evaluation.trust import Trust
+from engram.evaluation.typicality import project
 from engram.experiment.files import os_errors, write_atomically
+from engram.methods.answering import AnswerNet
 from engram.methods.classifier import normalise
 from engram.methods.learner import Samples
 from engram.model.model import Model
@@ -38,14 +44,14 @@ OPSET = 20
 BATCHES = (1, 3, 64)
 """Sizes at which random images are compared."""
 LIMIT = 1e-4
-"""How far a probability may be from torch's."""
+"""How far a probability may be from torch's. So near its limit an image may be known to one and not to the other."""
 CHECKED = 8
 """Drawings of every class that are compared too, where a model draws."""
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 COLOURS = {1: "grey", 3: "RGB"}
 
-Run = Callable[[Tensor], Tensor]
-"""(B, C, H, W) uint8 -> (B, classes) probabilities"""
+Run = Callable[[Tensor], tuple[Tensor, ...]]
+"""(B, C, H, W) uint8 -> (B, classes) probabilities, and with a trust (B,) bool, known"""
 
 
 @dataclass(frozen=True)
@@ -61,19 +67,53 @@ class OnnxReport:
     """Sizes of batches that were compared."""
     images: int
     """How many images were compared, in all."""
+    known: bool
+    """Whether the file tells the unknown."""
 
 
-class Probabilities(nn.Module):
+class Answer(nn.Module):
     """From bytes to probabilities: all that the file computes. The network is a copy, on the CPU."""
 
-    def __init__(self, net: nn.Module, temperature: float) -> None:
+    def __init__(self, net: nn.Module, temperature: float, trust: Trust | None) -> None:
         super().__init__()
         self.net, self.temperature = copy.deepcopy(net).cpu(), temperature
+        self.known = None if trust is None else Known(trust, embeds=isinstance(net, AnswerNet))
         self.eval().requires_grad_(False)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> (B, classes)."""
-        return torch.softmax(self.net(images.float() / 127.5 - 1) / self.temperature, 1)
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """(B, C, H, W) uint8 -> (B, classes), and (B,) bool where the model was calibrated."""
+        x, features = images.float() / 127.5 - 1, None
+        if isinstance(self.net, AnswerNet):
+            features = self.net.trunk(x)
+            scores = self.net.head(features)
+        else:
+            scores = self.net(x)
+        answer = torch.softmax(scores / self.temperature, 1)
+        return (answer,) if self.known is None else (answer, self.known(scores, features))
+
+
+class Known(nn.Module):
+    """`Trust.known` as operations that a graph has; in float64 as there, because limits may be very near 1."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, trust: Trust, *, embeds: bool) -> None:
+        super().__init__()
+        near = trust.typicality if embeds else None
+        self.temperature, self.threshold = trust.temperature, trust.calibration.threshold
+        self.reach = None if near is None else near.reach
+        if near is not None:  # projection and shape are one matrix
+            shape = torch.tensor(near.shape, dtype=torch.float64)
+            self.register_buffer("weight", project(torch.eye(near.inputs), near.seed) @ shape)
+            self.register_buffer("bias", torch.tensor(near.centre, dtype=torch.float64) @ shape)
+
+    def forward(self, scores: Tensor, features: Tensor | None) -> Tensor:
+        """(B, classes), (B, features) -> (B,) bool."""
+        known = torch.softmax(scores.double() / self.temperature, 1).amax(1) >= self.threshold
+        if self.reach is None or features is None:
+            return known
+        return known & ((features.double() @ self.weight - self.bias).square().sum(1).sqrt() <= self.reach)
 
 
 def export_onnx(
@@ -83,7 +123,7 @@ def export_onnx(
     shape: Shape,
     class_names: Sequence[str],
     temperature: float = 1.0,
-    thresholds: Mapping[str, float] | None = None,
+    trust: Trust | None = None,
     metadata: Mapping[str, str] | None = None,
     check: Tensor | None = None,
 ) -> OnnxReport:
@@ -95,30 +135,33 @@ def export_onnx(
         shape: of an image.
         class_names: one for each score.
         temperature: by which scores are divided before they become probabilities.
-        thresholds: by name; told in the file's texts and not used in the graph.
+        trust: what tells the unknown; with it the file has a second output, `known`.
         metadata: more texts of the caller's own.
         check: (N, C, H, W) uint8 images to compare as well, beside random ones.
     """
     for name in PACKAGES:
         _require(name)
     _check(net, shape, class_names, temperature)
-    texts = _texts(shape, class_names, temperature, thresholds, metadata or {})
-    model = _model(Probabilities(net, temperature), shape)
+    texts = _texts(shape, class_names, temperature, trust, metadata or {})
+    model = _model(Answer(net, temperature, trust), shape)
     for key, text in texts.items():
         model.metadata_props.add(key=key, value=text)
     content: bytes = model.SerializeToString(deterministic=True)
 
     batches = _batches(shape, check)
-    difference = _difference(_in_onnx(content), _in_torch(net, temperature), batches)
+    answers, remedy = _in_onnx(content), f"{path} was not written; try other versions of {', '.join(PACKAGES)}"
+    found = [answers(images) for images in batches]
+    difference = _difference([one[0] for one in found], net, temperature, batches)
     if not difference <= LIMIT:  # nor where it is not a number
-        raise EngramError(
-            f"ONNX Runtime's probabilities are up to {difference:.2g} away from torch's, {LIMIT:g} is allowed: "
-            f"{path} was not written; try other versions of {', '.join(PACKAGES)}"
-        )
+        what = f"ONNX Runtime's probabilities are up to {difference:.2g} away from torch's, {LIMIT:g} is allowed"
+        raise EngramError(f"{what}: {remedy}")
+    if trust is not None and (wrong := _misjudged([one[1] for one in found], net, trust, batches)):
+        raise EngramError(f"ONNX Runtime and torch do not call the same images unknown ({wrong} differ): {remedy}")
     with os_errors(path):
         write_atomically(path, content)
     sizes = {len(images) for images in batches}
-    return OnnxReport(path, difference, OPSET, len(content), tuple(sorted(sizes)), sum(map(len, batches)))
+    images = sum(map(len, batches))
+    return OnnxReport(path, difference, OPSET, len(content), tuple(sorted(sizes)), images, trust is not None)
 
 
 def export_model(model: Model, path: Path) -> OnnxReport:
@@ -130,7 +173,7 @@ def export_model(model: Model, path: Path) -> OnnxReport:
         shape=shape,
         class_names=model.classes,
         temperature=model.temperature,
-        thresholds=None if model.trust is None else {"known": model.trust.calibration.threshold},
+        trust=model.trust,
         metadata={"method": model.config.method, "digest": model.digest or "not saved", "engram": __version__},
         check=model.draw(range(len(model.classes)), CHECKED) if isinstance(learner, Samples) else None,
     )
@@ -161,7 +204,7 @@ def _texts(
     shape: Shape,
     class_names: Sequence[str],
     temperature: float,
-    thresholds: Mapping[str, float] | None,
+    trust: Trust | None,
     metadata: Mapping[str, str],
 ) -> dict[str, str]:
     """What a person or a program needs to know to use the file; the caller's own last, in the order of their names."""
@@ -175,10 +218,12 @@ def _texts(
         "resizing": f"by the caller: bilinear with antialiasing to {height} x {width} (height x width) pixels, "
         "without keeping the ratio of the sides, then rounded to 0 ... 255",
     }
-    if thresholds is not None:
-        if wrong := [name for name, value in thresholds.items() if not math.isfinite(value)]:
-            raise ConfigError(f"threshold {wrong[0]} = {thresholds[wrong[0]]}: must be finite")
-        texts["thresholds"] = json.dumps(dict(sorted(thresholds.items())), ensure_ascii=False)
+    if trust is not None:
+        near = "" if trust.typicality is None else ", or because its features are unlike what was learned"
+        texts["unknown"] = (
+            "where the output known is false, no class fits the image: its best probability is below "
+            f"{trust.calibration.threshold!r}{near}"
+        )
     if taken := sorted(texts.keys() & metadata.keys()):
         raise ConfigError(f"metadata {', '.join(taken)}: the export sets it itself; choose another name")
     return {**texts, **dict(sorted(metadata.items()))}
@@ -187,7 +232,7 @@ def _texts(
 # ---------------------------------------------------------------- the graph
 
 
-def _model(net: Probabilities, shape: Shape) -> Any:
+def _model(net: Answer, shape: Shape) -> Any:
     """The network as an `onnx.ModelProto` for batches of any size."""
     images = torch.zeros(2, *shape, dtype=torch.uint8)  # of one image torch would take the size for fixed
     try:
@@ -198,7 +243,7 @@ def _model(net: Probabilities, shape: Shape) -> Any:
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=["images"],
-                output_names=["probabilities"],
+                output_names=["probabilities"] if net.known is None else ["probabilities", "known"],
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 external_data=False,
                 verbose=False,
@@ -249,19 +294,30 @@ def _batches(shape: Shape, check: Tensor | None) -> list[Tensor]:
     return drawn + (list(torch.split(check, max(BATCHES))) if check is not None and len(check) else [])
 
 
-def _difference(one: Run, other: Run, batches: Sequence[Tensor]) -> float:
+@torch.no_grad()
+def _difference(found: Sequence[Tensor], net: nn.Module, temperature: float, batches: Sequence[Tensor]) -> float:
     """The largest; not a number where one of them is not."""
-    return torch.stack([(one(images) - other(images)).abs().max() for images in batches]).max().item()
-
-
-def _in_torch(net: nn.Module, temperature: float) -> Run:
     net = copy.deepcopy(net).cpu().eval()
+    wanted = [torch.softmax(net(normalise(images.cpu())) / temperature, 1) for images in batches]
+    return torch.stack([(a - b).abs().max() for a, b in zip(found, wanted, strict=True)]).max().item()
 
-    @torch.no_grad()
-    def run(images: Tensor) -> Tensor:
-        return torch.softmax(net(normalise(images.cpu())) / temperature, 1)
 
-    return run
+@torch.no_grad()
+def _misjudged(found: Sequence[Tensor], net: nn.Module, trust: Trust, batches: Sequence[Tensor]) -> int:
+    """How many are known to one alone; an image within `LIMIT` of a limit may fall on either side."""
+    net, wrong = copy.deepcopy(net).cpu().eval(), 0
+    for known, images in zip(found, batches, strict=True):
+        x = normalise(images.cpu())
+        scores, features = net(x), net.trunk(x) if isinstance(net, AnswerNet) else None
+        surely, perhaps = (_moved(trust, by).known(scores, features) for by in (-LIMIT, LIMIT))
+        wrong += int((surely & ~known | known & ~perhaps).sum())
+    return wrong
+
+
+def _moved(trust: Trust, by: float) -> Trust:
+    """With wider limits, or narrower ones."""
+    near = trust.typicality and replace(trust.typicality, reach=trust.typicality.reach * (1 + by))
+    return Trust(replace(trust.calibration, threshold=trust.calibration.threshold - by), near)
 
 
 def _in_onnx(content: bytes) -> Run:
@@ -270,4 +326,4 @@ def _in_onnx(content: bytes) -> Run:
     options.log_severity_level = 3  # errors alone
     options.intra_op_num_threads = torch.get_num_threads()
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(["probabilities"], {"images": images.cpu().numpy()})[0])
+    return lambda images: tuple(map(torch.from_numpy, session.run(None, {"images": images.cpu().numpy()})))
