@@ -17,6 +17,7 @@ from engram.errors import ConfigError, RunError
 from engram.evaluation.trust import Trust
 from engram.model import file
 from engram.model.model import Model
+from engram.model.parts import VALIDATION
 from test_model import state_hash, toy, write_folder
 
 
@@ -182,6 +183,32 @@ def test_what_is_not_sure_enough_is_unknown(three: Path) -> None:
     assert "unknown" not in model.predict(images)
     model.trust = Trust(replace(calibration, temperature=1e6), None)
     np.testing.assert_allclose(model.predict_proba(images), 1 / 3, atol=1e-4)
+
+
+def test_a_run_that_goes_on_as_a_model_is_calibrated_from_then_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from conftest import SMALL_GAN, write_npz
+    from engram.experiment.run import run
+
+    data = write_npz(tmp_path / "a.npz", classes=2)
+    small = {**SMALL_GAN, "gan.epochs": 2, "gan.steps": 4, "classifier.epochs": 1, "runtime.threads": 1}
+    folder = run(f"npz:{data}", "dgmw", settings=small, out=tmp_path / "run")
+    june, out = write_folder(tmp_path / "june", {"lamp": 9}), tmp_path / "m.engram"
+    assert call(["learn", str(folder), str(june), "--out", str(out)]) == 0
+    assert "no images of the earlier classes were held out" in capsys.readouterr().out
+    model = Model.open(out)
+    assert model.config.stream.validation == VALIDATION
+    assert model.trust is not None
+    assert model.trust.calibration.held_out == (0, 0, 1)
+    assert (
+        "For 0, 1 drawings alone speak: none of their images were measured." in out.with_name("m.card.md").read_text()
+    )
+    bare = tmp_path / "bare.engram"
+    assert call(["learn", str(folder), str(june), "--out", str(bare), "--set", "stream.validation=0", "--quiet"]) == 0
+    assert Model.open(bare).trust is None
+    with pytest.raises(ConfigError, match=r"stream.validation is fixed when a model is made"):
+        Model.open(bare, settings={"stream.validation": 0.1})
 
 
 def test_a_run_keeps_images_out_only_where_it_is_told_to(tmp_path: Path) -> None:

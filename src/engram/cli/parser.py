@@ -148,7 +148,7 @@ def _learn(commands: Commands) -> None:
     learn.add_argument("--method", metavar="M", help="of a new model (default: dgmw)")
     learn.add_argument("--preset", metavar="PRESET", help="of a new model (default: the method's own settings)")
     learn.add_argument("--seed", type=int, metavar="S", help="of a new model (default: 0)")
-    _set(learn, "of a new model; of one that is there, runtime alone")
+    _set(learn, "of a new model; of one that is there, runtime alone; of a run, stream.validation too")
 
 
 def _export(commands: Commands) -> None:

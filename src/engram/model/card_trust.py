@@ -92,7 +92,7 @@ def _made_from(now: Calibration, names: Sequence[str]) -> str:
     if not now.drawings:
         return f"Made from {real}. The model does not draw, so nothing of this was measured for classes of past tasks."
     without = [name for name, count in zip(names, now.held_out, strict=False) if not count]
-    alone = f" For {listed(without)} drawings alone speak." if without else ""
+    alone = f" For {listed(without)} drawings alone speak: none of their images were measured." if without else ""
     return f"Made from {now.drawings:,} drawings a class and {real}.{alone}"
 
 

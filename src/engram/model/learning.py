@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from engram.errors import ConfigError
 from engram.evaluation.evaluate import evaluate
 from engram.experiment.loop import Stop, TaskLoop
 from engram.experiment.progress import Display
-from engram.methods.learner import KeepsEngrams
+from engram.methods.learner import KeepsEngrams, Samples
 from engram.model import intake as intakes
 from engram.model.audit import note
 from engram.model.intake import Intake
@@ -65,7 +65,7 @@ def take_in(
     `done`: tasks of the data that were learned before this start, by their classes; `shape`: of their images.
     """
     require_learns(model, update)
-    return intakes.take_in(
+    intake = intakes.take_in(
         data,
         model.config.stream,
         shape=shape or model.shape,
@@ -74,6 +74,12 @@ def take_in(
         update=update,
         done=[name for task in done for name in task],
     )
+    if model.trust is None and model.classes and model.config.stream.validation:
+        unmeasured = "no images of the earlier classes were held out: for their calibration drawings alone speak"
+        if not isinstance(model.learner, Samples):
+            unmeasured = "no images of the earlier classes were held out: the calibration knows nothing of them"
+        return replace(intake, notes=(*intake.notes, unmeasured))
+    return intake
 
 
 def note_in(model: Model, audit: str | Path | None, intake: Intake, data: str) -> Audited:

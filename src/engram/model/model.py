@@ -42,13 +42,11 @@ from engram.model.inputs import as_images
 from engram.model.intake import UNKNOWN
 from engram.model.learning import Learned
 from engram.model.lineage import Step, now
-from engram.model.parts import Parts, read_parts
+from engram.model.parts import MODEL, VALIDATION, Parts, read_parts
 from engram.seeding import generator
 
 BATCH = 256
 """Images that are answered at a time."""
-VALIDATION = 0.1
-"""Share of a task's images that a model keeps out of the training, to calibrate its answers; 0 in benchmarks."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ class Model:
         ((), True)
         """
         own = {"stream.validation": VALIDATION}
-        config = configure(dataset="model", method=method, preset=preset, seed=seed, settings=own)
+        config = configure(dataset=MODEL, method=method, preset=preset, seed=seed, settings=own)
         if find_method(method).given_all_data:
             raise ConfigError(f"{method} learns from the images of all classes at once: a model cannot keep them")
         return cls(Parts(compose(config, settings or {})))
@@ -131,7 +129,8 @@ class Model:
     def open(cls, path: str | Path, *, strict: bool = False, settings: Mapping[str, Any] | None = None) -> Model:
         """A model file, or a run folder. `strict`: refuse a model that stores real images.
 
-        `settings`: `runtime` alone may be set anew, where and how it computes.
+        `settings`: `runtime` alone may be set anew, where and how it computes. A benchmark's run holds no images out;
+        opened as a model, it does from its next task on, as every model. `stream.validation` may be set for it, too.
 
         >>> import tempfile
         >>> from engram import Model

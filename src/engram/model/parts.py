@@ -22,6 +22,12 @@ from engram.methods.registry import find_method
 from engram.model import file
 from engram.model.lineage import MACHINE, Step, learned_steps
 
+VALIDATION = 0.1
+"""Share of a task's images that a model keeps out of the training, to calibrate its answers; 0 in benchmarks."""
+MODEL = "model"
+"""In the place of the data set's name, where a model was not made by a run on one."""
+_SHARE = "stream.validation"
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -77,7 +83,7 @@ def preprocessing(shape: Shape | None) -> dict[str, Any]:
 
 
 def read_parts(path: Path, settings: Mapping[str, Any]) -> Parts:
-    """Of a model file or a run folder. `settings`: of `runtime` alone."""
+    """Of a model file or a run folder. `settings`: of `runtime` alone, and of a run the share that it holds out."""
     if not os.path.exists(path):  # False too for a name that is too long for the system
         raise RunError(f"{path} does not exist; give a model file, or a folder that `engram run` printed")
     return _of_run(path, settings) if path.is_dir() else parts_of(file.read(path), path, settings)
@@ -122,7 +128,7 @@ def _of_run(folder: Path, settings: Mapping[str, Any]) -> Parts:
             raise RunError(f"{folder} has two classes of one name, which no model can tell apart; rename one of them")
         channels, height, width = head["shape"]
         return Parts(
-            _over(origin.config, settings),
+            _as_model(origin.config, settings),
             shape=(channels, height, width),
             state=saved.state,
             ids=ids,
@@ -136,6 +142,15 @@ def _of_run(folder: Path, settings: Mapping[str, Any]) -> Parts:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         what = f"{type(error).__name__}: {error}"
         raise RunError(f"{folder} cannot be opened ({what}); restore it from a copy") from error
+
+
+def _as_model(config: Config, settings: Mapping[str, Any]) -> Config:
+    """A run's settings for the tasks that it will learn as a model: a benchmark measures no trust, a model does."""
+    share = settings.get(_SHARE, config.stream.validation)
+    if config.dataset != MODEL and not config.stream.validation and _SHARE not in settings:
+        share = VALIDATION
+    rest = {name: value for name, value in settings.items() if name != _SHARE}
+    return compose(_over(config, rest), {_SHARE: share})
 
 
 def _over(config: Config, settings: Mapping[str, Any]) -> Config:
