@@ -396,3 +396,16 @@ def test_a_model_of_one_class_says_what_it_calls_unknown(tmp_path: Path) -> None
     made = card(model)
     assert "Knows one class, mug, and calls an image unknown that is unlike its drawings." in made.lead
     assert "unlike all drawings is called unknown" in words(made, "How far answers can be trusted")
+
+
+def test_what_is_not_in_the_accuracy_is_said_first_and_the_classifier_is_counted_once(tmp_path: Path) -> None:
+    """Of the second month's data, no test images of the first month's classes are at hand."""
+    model = toy()
+    model.learn(write_folder(tmp_path / "may", {"mug": 0, "ball": 5}))
+    tile = next(tile for tile in card(model).tiles if tile.label == "Accuracy")
+    assert tile.detail == "of 4 test images"
+    model.learn(write_folder(tmp_path / "june", {"lamp": 9}))
+    made = card(model)
+    assert next(tile for tile in made.tiles if tile.label == "Accuracy").detail == "of 2 test images of 1 of 3 classes"
+    parts = [row[0] for block in section(made, "Size by part").blocks if isinstance(block, Table) for row in block.rows]
+    assert parts.count("Classifier") == 1

@@ -320,7 +320,11 @@ def test_images_of_another_size_are_scaled_and_said(
     shutil.copy(pair, tmp_path / "m.engram")
     small = write_folder(tmp_path / "small", {"vase": 3}, side=16)
     assert call(["learn", str(tmp_path / "m.engram"), str(small)]) == 0
-    assert "image sizes: 16x16, scaled to 32x32" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "image sizes: 16x16, scaled to 32x32" in said
+    (kept,) = [line for line in said.splitlines() if line.startswith("kept of the past: ")]
+    assert kept.endswith("), beside the classifier")
+    assert "classifier 0" not in kept
 
 
 def test_a_path_may_hold_a_colon_and_capitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

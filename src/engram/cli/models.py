@@ -117,8 +117,9 @@ def tell_learned(model: Model, learned: Learned, out: Path) -> None:
         )
         say(f"the generator grew from {before:,} to {after:,} weights")
     if memory := learned.steps[-1].facts.get("memory"):
-        parts = ", ".join(f"{name} {size / 1e6:.2f}" for name, size in memory["bytes"].items() if size)
-        say(f"kept of the past: {sum(memory['bytes'].values()) / 1e6:.2f} MB ({parts})")
+        kept = {name: size for name, size in memory["bytes"].items() if size and name != "classifier"}
+        parts = ", ".join(f"{name} {size / 1e6:.2f}" for name, size in kept.items())
+        say(f"kept of the past: {sum(kept.values()) / 1e6:.2f} MB ({parts}), beside the classifier")
     if retention := learned.steps[-1].facts.get("retention"):
         changed = ", ".join(model.classes[c] for c in retention["changed"]) or "none"
         say(f"retention: {retention['classes']} classes, stored bits changed: {changed}")

@@ -111,6 +111,8 @@ def _tiles(model: Model, past: History, path: Path | None, kept: Check) -> Itera
     if past.overall:
         last = past.overall[-1]
         on = "" if last.images is None else f"of {counted(last.images, 'test image')}"
+        if tested := card_figures.tested_of(past, last):
+            on += f" of {tested}"
         yield Tile("Accuracy", percent(last.value, last.images), "; ".join(filter(None, [on, *changes(past, last)])))
     else:
         yield Tile("Accuracy", "–", NOT_MEASURED)

@@ -191,11 +191,22 @@ def accuracy(past: History) -> Section:
     return Section(heading, tuple(blocks))
 
 
+def _tested(past: History, figure: Figure) -> int | None:
+    """Of how many classes there were test images; None where it is not noted."""
+    shares = past.steps[figure.place].facts["evaluation"].get("per_class")
+    return None if shares is None else sum(share is not None for share in shares)
+
+
+def tested_of(past: History, figure: Figure) -> str:
+    """`1 of 4 classes`, where some had no test images at hand."""
+    tested, known = _tested(past, figure), len(figure.among)
+    return "" if tested in (None, known) else f"{tested} of {known} classes"
+
+
 def _task_row(past: History, figure: Figure) -> tuple[Cell, ...]:
     step, known = past.steps[figure.place], len(figure.among)
-    record = step.facts["evaluation"]
-    shares, lost = record.get("per_class"), record.get("forgetting")
-    tested = NOT_NOTED if shares is None else f"{sum(share is not None for share in shares)} of {known}"
+    lost, count = step.facts["evaluation"].get("forgetting"), _tested(past, figure)
+    tested = NOT_NOTED if count is None else f"{count} of {known}"
     return (
         task_of(step).capitalize(),
         moment(step.when),

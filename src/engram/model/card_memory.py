@@ -58,7 +58,9 @@ def sizes(model: Model, past: History, path: Path | None) -> Section:
     if found is not None and not model.answers_only:
         place, record = found
         rows += [
-            (name.capitalize(), f"{size:,}", PARTS.get(name, "")) for name, size in record["bytes"].items() if size
+            (name.capitalize(), f"{size:,}", PARTS.get(name, ""))
+            for name, size in record["bytes"].items()
+            if size and name != "classifier"  # which is counted below, as it is now
         ]
         freed = sum(step.facts.get("bytes", 0) for step in past.steps[place + 1 :] if step.kind == "forgot")
         since = f" Forgetting has freed {freed:,} of these bytes since." if freed else ""
