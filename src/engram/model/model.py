@@ -203,6 +203,14 @@ class Model:
         """Write config.json, model.safetensors and README.md, as the Hugging Face Hub lays models out; the digest.
 
         `license`: an identifier of the hub's, such as apache-2.0, for the card's head; README.md is written anew.
+
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from engram import Model
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     digest = Model.create(preset="fast").save_pretrained(folder, license="apache-2.0")
+        ...     sorted(path.name for path in Path(folder).iterdir())
+        ['README.md', 'config.json', 'model.safetensors']
         """
         if not with_generator:
             return self.answering().save_pretrained(folder, license=license)
@@ -223,12 +231,22 @@ class Model:
         """Upload what `save_pretrained` writes as one commit; its address. A repository is made where there is none.
 
         `options` go to `huggingface_hub.HfApi.upload_folder`, such as `revision`, `commit_message`, `create_pr`.
+        It needs a network and an account, so this is not run by the tests::
+
+            model = Model.open("products-v4.engram")
+            model.push_to_hub("our-shop/products", private=True, license="apache-2.0")
         """
         model = self if with_generator else self.answering()
         return hub.push(model, repo_id, private=private, token=token, licence=license, **options)
 
     def parts(self) -> Parts:
-        """All that it is made of, as it is now."""
+        """All that it is made of, as it is now.
+
+        >>> from engram import Model
+        >>> parts = Model.create("dgma", preset="fast", seed=1).parts()
+        >>> parts.config.method, parts.config.seed, parts.tasks, parts.lineage
+        ('dgma', 1, 0, ())
+        """
         self.require_between_tasks("be written")
         return Parts(
             self.config,
@@ -243,7 +261,17 @@ class Model:
         )
 
     def answering(self) -> Model:
-        """A model that answers as this one does, and can do nothing else."""
+        """A model that answers as this one does, and can do nothing else.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create("finetune", preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.answering().predict(threes[:1], unknown=False)
+        ['three']
+        """
         learner, shape = self.ready("answer")
         made = copy.copy(self)
         made.changed()
@@ -252,35 +280,75 @@ class Model:
 
     @property
     def answers_only(self) -> bool:
-        """Whether its generator was left out."""
+        """Whether its generator was left out.
+
+        >>> from engram import Model
+        >>> Model.create(preset="fast").answers_only
+        False
+        """
         return isinstance(self.learner, AnswerOnly)
 
     # ---------------------------------------------------------------- what it knows
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes that it knows, in order of appearance."""
+        """Names of the classes that it knows, in order of appearance.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create("finetune", preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.classes
+        ('three',)
+        """
         return tuple(self.ids)
 
     @property
     def is_strict(self) -> bool:
-        """Whether it keeps no real image of the past; a file that only answers keeps none, whatever it learned with."""
+        """Whether it keeps no real image of the past; a file that only answers keeps none, whatever it learned with.
+
+        >>> from engram import Model
+        >>> Model.create("dgmw", preset="fast").is_strict, Model.create("icarl", preset="fast").is_strict
+        (True, False)
+        """
         return self.answers_only or self.learns_strictly
 
     @property
     def learns_strictly(self) -> bool:
-        """Whether learning needs no real image of the past."""
+        """Whether learning needs no real image of the past.
+
+        >>> from engram import Model
+        >>> Model.create("icarl", preset="fast").learns_strictly
+        False
+        """
         return self.method.is_strict(self.config.settings)
 
     @property
     def stores(self) -> str:
-        """What it keeps of past tasks, in words."""
+        """What it keeps of past tasks, in words.
+
+        >>> from engram import Model
+        >>> Model.create("dgmw", preset="fast").stores
+        'a generator and a mask per task'
+        """
         if self.answers_only:
             return "nothing: it only answers"
         return "real images" if self.method.strict and not self.learns_strictly else self.method.stores
 
     def class_index(self, name: str) -> int:
-        """The place of a class in the answer. By its name alone: a number may be the name of another class."""
+        """The place of a class in the answer. By its name alone: a number may be the name of another class.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create("finetune", preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.class_index("three")
+        0
+        """
         if name not in self.ids:
             raise unknown("class", str(name), self.classes)
         return self.classes.index(name)
@@ -326,7 +394,18 @@ class Model:
         return self.answer(as_images(x, shape)).probabilities.numpy()
 
     def answer(self, images: Tensor) -> Answers:
-        """(B, C, H, W) uint8 of the model's shape -> probabilities, and whether a class fits at all."""
+        """(B, C, H, W) uint8 of the model's shape -> probabilities, and whether a class fits at all.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create("finetune", preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> answers = model.answer(threes[:2])
+        >>> answers.probabilities.shape, answers.known.shape
+        (torch.Size([2, 1]), torch.Size([2]))
+        """
         self.ready("answer")
         parts = [self._answer(some) for some in torch.split(images, BATCH)] if len(images) else []
         if not parts:
@@ -353,7 +432,12 @@ class Model:
 
     @property
     def temperature(self) -> float:
-        """By which scores are divided before they become probabilities; 1 where nothing was calibrated."""
+        """By which scores are divided before they become probabilities; 1 where nothing was calibrated.
+
+        >>> from engram import Model
+        >>> Model.create(preset="fast").temperature
+        1.0
+        """
         return 1.0 if self.trust is None else self.trust.temperature
 
     def sample(self, name: str, n: int = 1, *, seed: int = 0) -> npt.NDArray[np.uint8]:
@@ -372,7 +456,17 @@ class Model:
         return self.draw([self.class_index(name)], n, seed=seed).numpy()
 
     def draw(self, class_indices: Sequence[int], count: int, *, seed: int = 0) -> Tensor:
-        """(len(class_indices) * count, C, H, W) uint8: drawings, class by class."""
+        """(len(class_indices) * count, C, H, W) uint8: drawings, class by class.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create("dgmw", preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.draw([0], 4, seed=1).shape
+        torch.Size([4, 1, 32, 32])
+        """
         learner, _ = self.ready("draw")
         self.require_whole("draw")
         if not isinstance(learner, Samples):
@@ -518,7 +612,18 @@ class Model:
             self.trust = None
 
     def relearn(self) -> None:
-        """Train the classifier anew, from scratch, from drawings of the classes that the model knows."""
+        """Train the classifier anew, from scratch, from drawings of the classes that the model knows.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create("dgmw", preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.relearn()
+        >>> [step.kind for step in model.lineage]
+        ['learned', 'relearned']
+        """
         self.ready("relearn")
         learner = self._with_engrams("relearn", "has no engrams to learn from; dgmw and dgma have")
         learner.relearn(task_index=self.tasks)
