@@ -15,7 +15,7 @@ from torch import Tensor
 from conftest import SMALL, write_npz
 from engram.data.datasets import load_dataset
 from engram.data.stream import ClassStream
-from engram.evaluation.quality import NEIGHBOURS, coverage, replay_quality
+from engram.evaluation.quality import NEIGHBOURS, coverage, direct_accuracy, replay_quality
 from engram.experiment.pictures import png, sheet
 from engram.experiment.records import read_records
 from engram.experiment.request import Request
@@ -73,6 +73,16 @@ def test_a_copy_is_perfect_and_another_class_is_not(tmp_path: Path) -> None:
             quality = replay_quality(copier, task, generator=torch.Generator().manual_seed(0))
             assert quality.precision[-1] is not None
             assert quality.precision[-1] < 0.5
+
+
+def test_direct_accuracy_is_the_judges_word(tmp_path: Path) -> None:
+    """Drawings of real images are known to a judge that has seen the like; swapped classes are not."""
+    train = load_dataset(f"npz:{write_npz(tmp_path / 'a.npz')}").train
+    images = [train.images[train.labels == number] for number in range(4)]
+    judge, draws = Copier(images), torch.Generator().manual_seed(0)
+    assert direct_accuracy(judge, Copier(images), 4, 20, generator=draws) == [1.0] * 4
+    swapped = Copier([images[1], images[0], *images[2:]])
+    assert direct_accuracy(judge, swapped, 4, 20, generator=draws) == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_a_run_records_the_quality_of_its_replay_and_shows_it(tmp_path: Path) -> None:

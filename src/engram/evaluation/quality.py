@@ -70,6 +70,21 @@ def replay_quality(
     return Quality(recognised, precision, recall)
 
 
+def direct_accuracy(
+    judge: Answers, memory: Samples, classes: int, drawings: int, *, generator: torch.Generator
+) -> list[float]:
+    """By class: the share of drawings that a judge, trained on real images, takes for the class.
+
+    The paper's starred rows. A memory that draws one good image of every class over and over would have 1: it says
+    nothing about variety, nor what a classifier learns from the drawings.
+    """
+    shares = []
+    for class_index in range(classes):
+        answers = judge.scores(memory.sample([class_index], drawings, generator=generator)).argmax(1)
+        shares.append((answers == class_index).float().mean().item())
+    return shares
+
+
 def coverage(region: Tensor, points: Tensor) -> float | None:
     """The share of `points` (M, D) within reach of one of `region` (N, D); None for a region of too few.
 
