@@ -14,16 +14,19 @@ from torch.nn import functional as F
 import accuracy
 import clock
 import fast_forward
+import ladder
 import predict
 import reference
 import sampling
 import scale
 import share
 import step
+from engram.config import compose, differences
 from engram.gan.oversampling import draw_rows, sampling_weights
 from engram.masking.annealing import s_max_of_epoch, unit_scale, weight_scale
 from engram.masking.losses import generator_loss, interpolate, sparsity
 from engram.methods.classifier import normalise
+from engram.methods.registry import configure
 from engram.nets.critic import CriticBatch
 from engram.seeding import generator
 
@@ -39,6 +42,25 @@ def method_of(run: Path) -> str:
 
 
 RUNS = pytest.mark.parametrize("run", fast_forward.RUNS, ids=method_of)
+
+
+def test_the_ladder_leads_from_the_papers_algorithm_to_our_default() -> None:
+    """One change at a time, each of settings that no other changes."""
+    labels, settings = zip(*ladder.rungs().items(), strict=True)
+    assert len(labels) == len(ladder.CHANGES) + 1
+    changed = [key for change in ladder.CHANGES.values() for key in change]
+    assert len(changed) == len(set(changed)) == len(ladder.PAPER)
+    first, last = (
+        compose(configure(dataset="mnist", method="dgmw"), {**ladder.BUDGET, **own})
+        for own in (settings[0], settings[-1])
+    )
+    assert differences(last, compose(configure(dataset="mnist", method="dgmw"), ladder.BUDGET)) == []
+    paper = compose(configure(dataset="mnist", method="dgmw", preset="paper"), ladder.BUDGET)
+    other = [
+        line for line in differences(first, paper) if not line.startswith(("preset", "replay.images", "classifier."))
+    ]
+    assert other == []
+    assert ladder.left_out("momentum") == {**settings[-1], "gan.beta1": 0.5}
 
 
 @RUNS

@@ -222,6 +222,24 @@ def test_controls_stand_beside_the_runs_that_they_control(tmp_path: Path) -> Non
     assert {row["by chance"] for row in told} == {f"{100 * 19 / 15:.1f} ± 0.0"}
 
 
+def test_a_rung_is_compared_with_the_one_before_it(tmp_path: Path) -> None:
+    ends = {"ladder-00-paper": (0.95, 0.951), "ladder-01-classifier": (0.97, 0.971), "without-classifier": (0.96, 0.96)}
+    for label, accuracies in ends.items():
+        for seed, end in enumerate(accuracies):
+            own = {"masks.fraction": 1.0 if "paper" in label else 0.2, "gan.rare_power": float(label[0] == "w")}
+            folder = tmp_path / "mnist" / "dgmw" / label / f"seed{seed}"
+            write_run(folder, seed=seed, accuracy=(1.0, end), settings=own, seconds=60.0 + 10 * ("01" in label))
+    (tmp_path / "page.md").write_text(f"<!-- table: ladder -->\n{END}\n")
+    update(tmp_path / "page.md", tmp_path)
+    rows = [
+        [cell.strip() for cell in line.split("|")[3:-1]]
+        for line in (tmp_path / "page.md").read_text().splitlines()
+        if line.startswith("| MNIST")
+    ]
+    assert [row[1] for row in rows] == ["–", "+2.00 ± 0.00", "-1.05 ± 0.05"]
+    assert [row[3] for row in rows] == ["–", "+20", "-20"], "two tasks of ten seconds more"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

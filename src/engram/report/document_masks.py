@@ -53,7 +53,7 @@ def _row(place: Place, g: Group, learned: Group) -> list[str]:
         "all" if bound == "0" else f"{bound} x",
         settings.get("gan.epochs", ""),
         mean_cell(g.final),
-        "" if g is learned else against(_finals(g), _finals(learned)),
+        "" if g is learned else against(finals(g), finals(learned)),
         mean_cell(g.mean(lambda run: float(run.growth[-1].weights[1]) if run.growth else None), 0),
         *(mean_cell(one, 1, scale=100) for one in drawn),
         *(mean_cell(one, 1) for one in reuse),
@@ -62,7 +62,7 @@ def _row(place: Place, g: Group, learned: Group) -> list[str]:
     ]
 
 
-def _finals(g: Group) -> dict[int, float]:
+def finals(g: Group) -> dict[int, float]:
     """By seed, A_t after the last task in per cent."""
     return {run.head.seed: 100 * run.evaluations[-1].accuracy for run in g.runs if run.evaluations}
 
