@@ -34,7 +34,16 @@ def _families(groups: Sequence[Group]) -> list[list[Group]]:
             rest = frozenset((key, value) for key, value in settings.items() if key != CHOICE)
             found.setdefault((g.data.digest, g.method, rest), []).append(g)
     both = [family for family in found.values() if {_choice(g) for g in family} > {ORDER[0]}]
-    return [sorted(family, key=lambda g: ORDER.index(_choice(g))) for family in both]
+    return [_one_learned(sorted(family, key=lambda g: ORDER.index(_choice(g)))) for family in both]
+
+
+def _one_learned(family: list[Group]) -> list[Group]:
+    """Of several groups of learned masks the one on the controls' machine: elsewhere the last bits differ."""
+    learned = [g for g in family if _choice(g) == ORDER[0]]
+    controls = family[len(learned) :]
+    makers = {run.machine.maker for g in controls for run in g.runs}
+    near = [g for g in learned if {run.machine.maker for run in g.runs} & makers] or learned
+    return [max(near, key=lambda g: len(g.runs)), *controls]
 
 
 def _choice(g: Group) -> str:
