@@ -82,8 +82,9 @@ class RayJob:
 
         where = {name: value for name, value in os.environ.items() if name.startswith("ENGRAM_")}
         task = ray.remote(_keep).options(num_cpus=threads, max_retries=0)
-        self._log = log
-        self._code = task.remote(list(command), log.absolute(), threads, Path.cwd(), where)
+        self._log, self._stop = log, log.with_suffix(".stop").absolute()
+        self._stop.unlink(missing_ok=True)
+        self._code = task.remote(list(command), log.absolute(), threads, Path.cwd(), where, self._stop)
 
     def poll(self) -> int | None:
         import ray
@@ -94,29 +95,41 @@ class RayJob:
     def interrupt(self) -> None:
         import ray
 
-        ray.cancel(self._code)  # a KeyboardInterrupt in the task
+        self._stop.touch()
+        ray.cancel(self._code)  # for a task that still waits; to one that runs Ray's word may be lost
 
     def wait(self) -> int:
         import ray
 
         try:
-            return int(ray.get(self._code))
+            code = int(ray.get(self._code))
+            self._stop.unlink(missing_ok=True)
+            return code
         except ray.exceptions.RayError as error:
             with self._log.open("a") as log:  # where the bench looks for the reason
                 print(f"\n{error}", file=log)
             return DIED
 
 
-def _keep(command: Sequence[str], log: Path, threads: int, cwd: Path, where: Mapping[str, str]) -> int:
-    """The task: one process from its start to its end. `where`: the variables that say where data sets lie."""
+def _keep(command: Sequence[str], log: Path, threads: int, cwd: Path, where: Mapping[str, str], stop: Path) -> int:
+    """The task: one process from its start to its end.
+
+    `where`: the variables that say where data sets lie. `stop`: a file that appears when the process is to stop.
+    """
     os.environ.update(where)
-    process = Process([sys.executable, *command[1:]], log, threads, cwd=cwd, preexec_fn=_tie())
-    try:
-        while process.poll() is None:
-            time.sleep(POLL_SECONDS)  # Ray's interrupt is no signal: it would not end a wait
-    except KeyboardInterrupt:
-        process.interrupt()
-    return process.wait()
+    process, asked = Process([sys.executable, *command[1:]], log, threads, cwd=cwd, preexec_fn=_tie()), False
+    while True:
+        try:
+            if (code := process.poll()) is not None:
+                return code
+            if not asked and stop.exists():
+                asked = True
+                process.interrupt()
+            time.sleep(POLL_SECONDS)
+        except KeyboardInterrupt:  # Ray's way to cancel a task, beside the file
+            if not asked:
+                asked = True
+                process.interrupt()
 
 
 def _tie() -> Callable[[], None] | None:

@@ -184,7 +184,7 @@ def differences(g: Group) -> list[str]:
         algorithm(g): bool(algorithm(g)),
         "other images": not g.data.comparable,
         "small networks": small,
-        "own classifier, trained on drawings": settings.get("replay.classifier") == "generated",
+        "own classifier": settings.get("replay.classifier") == "generated",
         "replay alignment": g.method == "mergan-ra",
         "oversampling": rare != "0",
         "bounded units": units != "0",
