@@ -22,7 +22,7 @@ import engram
 from conftest import SMALL_GAN, write_npz
 from engram.config import Config
 from engram.data.stream import Task
-from engram.errors import ConfigError, DataError, DivergedError, RunError, StrictnessError
+from engram.errors import ConfigError, DataError, DivergedError, InUseError, RunError, StrictnessError
 from engram.experiment import checkpoint
 from engram.experiment.loop import Interrupted, Stop
 from engram.experiment.progress import BAR_WIDTH, ConsoleDisplay, Display, accuracy_table
@@ -232,7 +232,7 @@ with locked(Path({str(folder)!r})):
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(RunError, match="in use by another process"):
+        with pytest.raises(InUseError, match="in use by another process"):
             execute(Request(), folder, resume=True)
         assert contents(folder) == before
         holder.kill()

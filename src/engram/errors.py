@@ -5,6 +5,7 @@ EngramError              exit code 2: one line that names the value and the reme
 ├── DataError            files that are missing, broken or not what they claim to be
 ├── StrictnessError      somebody reached for data that the protocol has closed
 ├── RunError             a run folder or a model file that cannot be used, written or resumed
+│   └── InUseError       exit code 3: another process is at work there, so that later it may be used
 ├── DivergedError        exit code 1: a loss is no longer finite
 └── LostError            exit code 1: another process of the run is gone
 """
@@ -79,6 +80,17 @@ class RunError(EngramError):
     ...     print(error)
     the model knows no class yet, so it cannot answer; let it learn first
     """
+
+
+class InUseError(RunError):
+    """Another process is at work in the run folder or on the model.
+
+    >>> from engram import InUseError, RunError
+    >>> issubclass(InUseError, RunError), InUseError.exit_code  # by which `engram bench` knows that it has to wait
+    (True, 3)
+    """
+
+    exit_code = 3
 
 
 class DivergedError(EngramError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from engram.config import Config, as_dict
-from engram.errors import ConfigError, EngramError
+from engram.errors import ConfigError, EngramError, InUseError
 from engram.evaluation.paper import paper_accuracy
 from engram.experiment.files import is_held, os_errors
 from engram.experiment.folder import is_run, read_origin
@@ -209,8 +209,8 @@ def _watch(cell: Cell, tries: int) -> None:
     if cell.summary is not None and cell.summary.done:
         cell.status, cell.error = "done", ""
         return
-    if is_held(cell.folder):  # a process that an earlier bench left behind was quicker
-        cell.status, cell.tries = "elsewhere", cell.tries - 1
+    if code == InUseError.exit_code:  # another process was quicker, one that an earlier bench left behind for example
+        cell.status, cell.tries = "waiting", cell.tries - 1
         return
     cell.error = _last_line(cell.log) or f"ended with exit code {code}"
     # a user's mistake (2) will be the same mistake again

@@ -28,7 +28,7 @@ import torch
 from engram import __version__, distributed
 from engram.config import Config, as_dict, from_dict
 from engram.data.datasets import Dataset
-from engram.errors import EngramError, RunError
+from engram.errors import EngramError, InUseError, RunError
 from engram.experiment.files import LOCK, os_errors, read_json, write_json
 from engram.experiment.records import FORMAT, require_format
 from engram.methods.registry import find_method
@@ -112,7 +112,7 @@ def locked(folder: Path) -> Iterator[None]:
             lock.acquire(timeout=PATIENCE)
         # errors of the system too, so they are caught first; the folder is gone where its holder was done with it
         except (filelock.Timeout, FileNotFoundError):
-            raise RunError(f"{folder} is in use by another process; wait for it or choose another --out") from None
+            raise InUseError(f"{folder} is in use by another process; wait for it or choose another --out") from None
     try:
         yield
     finally:
