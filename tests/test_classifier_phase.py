@@ -15,6 +15,7 @@ from engram.data.datasets import Dataset, load_dataset
 from engram.data.examples import Examples
 from engram.data.stream import ClassStream, Task
 from engram.experiment.checkpoint import fingerprint
+from engram.memory.exemplars import herd
 from engram.methods.classifier_phase import TEMPERATURE, ClassifierPhase, class_loss, distillation
 from engram.methods.dgm.learner import DGM
 from engram.methods.learner import SILENT
@@ -59,14 +60,14 @@ def test_where_nothing_is_marked_it_is_plain_cross_entropy() -> None:
         )
 
 
-def lessons(*, real_fraction: float, real_share: float = 0.0) -> Examples:
+def lessons(*, real_fraction: float, real_share: float = 0.0, engrams: int = 1) -> Examples:
     """Of six classes, the last two new. Generated images are 0, stored ones 1, the task's own 2 everywhere."""
     ctx = context(
         "dgmw",
         {"replay.keep_fraction": 1.0, "replay.real_fraction": real_fraction},
         classifier=ClassifierSettings(width=2),
     )
-    phase = ClassifierPhase(ctx, ctx.settings.replay)
+    phase = ClassifierPhase(ctx, ctx.settings.replay, engrams_of=lambda _: engrams)
     phase.real_share = real_share
     for class_index in range(6):
         phase.exemplars.add(class_index, torch.ones(3, 1, 32, 32, dtype=torch.uint8))
@@ -76,7 +77,7 @@ def lessons(*, real_fraction: float, real_share: float = 0.0) -> Examples:
     def source(class_index: int, count: int, draws: torch.Generator) -> torch.Tensor:
         return torch.zeros(count, 1, 32, 32, dtype=torch.uint8)
 
-    return phase.draw(source, 600, classes=6, task=2, epoch=0, own=own if real_fraction else None)
+    return phase.draw(source, 600, classes=6, task=2, epoch=0, own=own)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +85,10 @@ def lessons(*, real_fraction: float, real_share: float = 0.0) -> Examples:
     [
         (0.0, 0.0, [100, 0, 0], [100, 0, 0]),
         (0.4, 0.0, [100, 0, 0], [60, 0, 40]),
-        (0.4, 0.25, [75, 25, 0], [45, 25, 30]),
-        (1.0, 0.5, [50, 50, 0], [0, 50, 50]),
+        (0.4, 0.25, [75, 25, 0], [45, 0, 55]),
+        (1.0, 0.5, [50, 50, 0], [0, 0, 100]),
         (1.0, 0.0, [100, 0, 0], [0, 0, 100]),
-        (0.0, 0.5, [50, 50, 0], [50, 50, 0]),
+        (0.0, 0.5, [50, 50, 0], [50, 0, 50]),
     ],
 )
 def test_every_class_alike_and_new_ones_in_part_from_the_task(
@@ -95,15 +96,23 @@ def test_every_class_alike_and_new_ones_in_part_from_the_task(
 ) -> None:
     drawn = lessons(real_fraction=real_fraction, real_share=real_share)
     kinds = drawn.images[:, 0, 0, 0]
-    if real_fraction:
-        assert drawn.among_new is not None
-        assert torch.equal(kinds == 2, drawn.among_new), "what may not be compared with the old is marked"
-    else:
-        assert drawn.among_new is None
-        assert not (kinds == 2).any()
     for class_index in range(6):
         found = torch.bincount(kinds[drawn.targets == class_index].long(), minlength=3).tolist()
         assert found == (new if class_index >= 4 else old)
+    if not real_fraction:
+        assert drawn.among_new is None
+        return
+    assert drawn.among_new is not None
+    assert (kinds[drawn.among_new] == 2).all(), "only the task's own images may be marked"
+    alike = (kinds == 1) | ((kinds == 2) & ~drawn.among_new)
+    for class_index in range(6):  # what is compared with all classes: as much of it real, of every class
+        assert int(alike[drawn.targets == class_index].sum()) == round(100 * real_share)
+
+
+def test_more_of_a_class_shares_its_real_images_with_those_stored_of_earlier_tasks() -> None:
+    drawn = lessons(real_fraction=0.0, real_share=0.5, engrams=2)
+    kinds = drawn.images[:, 0, 0, 0]
+    assert torch.bincount(kinds[drawn.targets == 5].long()).tolist() == [50, 25, 25]
 
 
 SETTINGS = {**SMALL_GAN, "replay.real_fraction": 0.5, "replay.distill_weight": 1.0, "gan.epochs": 2, "gan.steps": 3}
@@ -158,3 +167,16 @@ def test_what_it_said_before_is_what_it_says_again(npz: Path) -> None:
 
     held, free = moved(30.0), moved(0.0)
     assert held < 0.5 * free
+
+
+def test_images_to_keep_are_chosen_by_a_classifier_that_knows_them(npz: Path, tiny: Dataset) -> None:
+    """Herding takes the features that the classifier has when it has learned the class, not those from before."""
+    relaxed = {**SMALL_GAN, "exemplars.ratio": 0.1, "exemplars.selection": "herding", "gan.epochs": 1, "gan.steps": 2}
+    ctx = context("dgmw", relaxed, shape=tiny.shape, classifier=ClassifierSettings(epochs=1, batch_size=32))
+    dgm = DGM(ctx, variant="weights")
+    for task in ClassStream(load_dataset(f"npz:{npz}"), 2):
+        dgm.learn(task)
+        for index in task.class_indices:
+            images = task.images[task.targets == index]
+            best = herd(dgm.features(images), round(0.1 * len(images)))
+            assert torch.equal(dgm.classifier_phase.exemplars.images[index], images[best])

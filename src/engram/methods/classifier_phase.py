@@ -78,9 +78,9 @@ class ClassifierPhase:
 
     def fit(self, source: Source, *, task: Task, observe: Observer) -> None:
         """To the end of the task; a single class needs no classifier."""
-        real = self.replay.real_fraction > 0
-        loss = partial(self._loss, task.class_indices) if real or self.teacher is not None else None
-        self._fit(source, task.index, observe, own=task if real else None, loss=loss)
+        compared = self.replay.real_fraction > 0 or self.teacher is not None
+        loss = partial(self._loss, task.class_indices) if compared else None
+        self._fit(source, task.index, observe, own=task, loss=loss)
 
     def fit_drawings(self, source: Source, *, task: int, observe: Observer) -> None:
         """The same without a task's images; `task` names the draws."""
@@ -115,7 +115,8 @@ class ClassifierPhase:
     ) -> Examples:
         """`total` images, evenly over the first `classes`.
 
-        Those of `own` are in part its real ones, which are compared among its classes only.
+        In the relaxed setting a share of every class is real: for the classes of `own` from all its images, for the
+        others from the stored ones. By `real_fraction` more of those of `own` are, and compared among its classes only.
         """
         count, rest = divmod(total, classes)
         images, targets, among_new = [], [], []
@@ -127,14 +128,18 @@ class ClassifierPhase:
             if own is not None and class_index in own.class_indices:
                 real = round(self.replay.real_fraction * (some - stored))
             images.append(self._confident(source, class_index, some - stored - real, draws))
-            if stored:
-                images.append(self.exemplars.draw(class_index, stored, generator=draws))
-            if own is not None and real:
+            new = 0
+            if stored and own is not None and class_index in own.class_indices:
+                new = round(stored / self.engrams_of(class_index))  # an engram is of a task, and each is shown alike
+            if stored - new:
+                images.append(self.exemplars.draw(class_index, stored - new, generator=draws))
+            if own is not None and new + real:
                 rows = torch.nonzero(own.targets == class_index).squeeze(1)
-                images.append(own.images[rows[torch.randint(len(rows), (real,), generator=draws)]])
+                images.append(own.images[rows[torch.randint(len(rows), (new + real,), generator=draws)]])
             targets.append(torch.full((some,), class_index))
             among_new.append(torch.arange(some) >= some - real)
-        return Examples(torch.cat(images), torch.cat(targets), torch.cat(among_new) if own is not None else None)
+        marked = own is not None and self.replay.real_fraction > 0
+        return Examples(torch.cat(images), torch.cat(targets), torch.cat(among_new) if marked else None)
 
     def _loss(self, own: tuple[int, ...], x: Tensor, scores: Tensor, examples: Examples) -> Tensor:
         """The truth, and what the teacher says of the classes that it knows; `own`: the task's."""

@@ -39,7 +39,7 @@ from engram.methods.classifier_phase import REPLAY_CLASSIFIER, ClassifierPhase
 from engram.methods.dgm.mask_counts import Opened, read_counts
 from engram.methods.dgm.mask_notes import MaskNotes
 from engram.methods.dgm.settings import DGMA_SETTINGS, DGMSettings
-from engram.methods.dgm.store_images import store_images
+from engram.methods.dgm.store_images import share_of_real, store_images
 from engram.methods.dgm.train_task import TaskTrainer
 from engram.methods.learner import SILENT, Freed, Method, Observer, Progress, State, run_epochs
 from engram.nets.architectures import graph_of
@@ -132,6 +132,10 @@ class DGM:
             self.classifier_phase.end()
         else:
             self.classifier_phase.fit(self._draw, task=task, observe=observe)
+        if self.settings.stores_images:
+            store_images(self.classifier_phase, task, self.ctx, self._engrams_of, self.features)
+        answers = {} if self.critic_answers else {"classifier": self.classifier_phase.classifier.bytes}
+        observe.note("memory", bytes=self._kept() | answers)
         self.phase = "idle"
 
     def scores(self, images: Tensor) -> Tensor:
@@ -249,11 +253,9 @@ class DGM:
         self.critic = self.trainer.critic if self.critic_answers or self.warm else None
         self.trainer = self.pool = None
         if self.settings.stores_images:
-            store_images(self.classifier_phase, task, self.ctx, self._engrams_of)
+            self.classifier_phase.real_share = share_of_real(self.classifier_phase, task, self.settings.exemplars)
         self.progress = Progress()
         self.classifier_phase.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
-        answers = {} if self.critic_answers else {"classifier": self.classifier_phase.classifier.bytes}
-        observe.note("memory", bytes=self._kept() | answers)
         observe.note("retention", classes=len(self.nets), changed=self.retention(), redrawn=self.redrawn())
         self.phase = "classifier"
 
