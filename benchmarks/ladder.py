@@ -2,10 +2,11 @@
 
     python benchmarks/ladder.py --out results/mnist/dgmw --seeds 0,1,2          # ENGRAM_DATA; one thread; hours
     python benchmarks/ladder.py --out results/mnist/dgmw --left-out momentum    # our default without one change
+    python benchmarks/ladder.py --out results/mnist/dgmw --controls             # growth-off, paper-no-class-term
+    python benchmarks/ladder.py --out results/mnist/dgmw --only ladder-00-paper ladder-10-bound
 
 DGMw, 20 rounds of the GAN and 3 epochs of the classifier a task. A run that is there is left alone, one that was killed
-goes on. Records stand in OUT/ladder-N-NAME/seedS and OUT/without-NAME/seedS; `engram report results --update
-REPRODUCIBILITY.md` makes the table.
+goes on. Records stand in OUT/LABEL/seedS; `engram report results --update REPRODUCIBILITY.md` makes the table.
 """
 
 from __future__ import annotations
@@ -61,6 +62,20 @@ def left_out(name: str) -> dict[str, Any]:
     return {**last, **{key: PAPER[key] for key in CHANGES[name]}}
 
 
+def controls() -> dict[str, dict[str, Any]]:
+    """Label -> settings. `growth-off`: our default whose generator keeps its size; the paper says that it could not
+    take in new tasks then. `paper-no-class-term`: the paper's rung without L_c in the generator's loss, as the authors'
+    own MNIST and SVHN runs have it.
+    """
+    first, *_, last = rungs().values()
+    return {"growth-off": {**last, "masks.growth": "off"}, "paper-no-class-term": {**first, "gan.lambda_aux": 0.0}}
+
+
+def everything() -> dict[str, dict[str, Any]]:
+    """All that there is to run: label -> settings."""
+    return {**rungs(), **controls(), **{f"without-{name}": left_out(name) for name in CHANGES}}
+
+
 def train(folder: Path, seed: int, settings: Mapping[str, Any]) -> None:
     """One run to its end."""
     done = summarise(folder) if folder.exists() else None
@@ -68,16 +83,25 @@ def train(folder: Path, seed: int, settings: Mapping[str, Any]) -> None:
         execute(Request("mnist", "dgmw", seed=seed, settings={**BUDGET, **settings}), folder, resume=True)
 
 
+def chosen_of(words: list[str] | None = None) -> tuple[Path, list[int], dict[str, dict[str, Any]]]:
+    """The command line -> where to, which seeds, and label -> settings: the rungs, where nothing else is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--left-out", nargs="+", default=[], choices=CHANGES, help="our default without one change")
+    parser.add_argument("--controls", action="store_true", help=" and ".join(controls()))
+    parser.add_argument("--only", nargs="+", default=[], choices=everything(), metavar="LABEL", help="these runs")
+    told = parser.parse_args(words)
+    labels = [*told.only, *(f"without-{name}" for name in told.left_out), *(controls() if told.controls else ())]
+    wanted = {label: everything()[label] for label in labels or rungs()}
+    return told.out, [int(seed) for seed in told.seeds.split(",")], wanted
+
+
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    words.add_argument("--out", type=Path, required=True)
-    words.add_argument("--seeds", default="0")
-    words.add_argument("--left-out", nargs="*", choices=CHANGES, help="these instead of the rungs")
-    chosen = words.parse_args()
-    wanted = rungs() if chosen.left_out is None else {f"without-{name}": left_out(name) for name in chosen.left_out}
-    for seed in map(int, chosen.seeds.split(",")):
+    out, seeds, wanted = chosen_of()
+    for seed in seeds:
         for label, settings in wanted.items():
-            train(chosen.out / label / f"seed{seed}", seed, settings)
+            train(out / label / f"seed{seed}", seed, settings)
 
 
 if __name__ == "__main__":

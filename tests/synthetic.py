@@ -29,6 +29,7 @@ def write_run(
     quality: bool = False,
     mask_steps: int = 4,
     seconds: float = 60.0,
+    cpu: float | None = None,
     validation: float = 0.0,
     kept: float = 0.95,
     attack: float = 0.5,
@@ -69,7 +70,7 @@ def write_run(
             lines += _held_out(t, count, names[t], kept, attack, reach)
         lines.append(
             {"kind": "timing", "task": t, "seconds": seconds, "evaluation_seconds": 0.1,
-             "step_seconds": [None, 0.01 * (t + 1), 0.01 * (t + 1), 0.5], "peak_bytes": 10**8 + t * 10**6}
+             **({} if cpu is None else {"cpu_seconds": cpu}), "step_seconds": [None, 0.01 * (t + 1), 0.01 * (t + 1), 0.5], "peak_bytes": 10**8 + t * 10**6}
         )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "".join(more))

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from engram import __version__
 from engram.errors import RunError
 from engram.experiment.files import os_errors, read_json, write_atomically, write_json
-from engram.report import charts, figures, matrices, plasticity, privacy, samples, trust, views
+from engram.report import charts, figures, ladder, matrices, plasticity, privacy, samples, trust, views
 from engram.report.charts import Figure
 from engram.report.gather import Gathered
 from engram.report.groups import Data, Group, group
@@ -168,6 +168,7 @@ def _chapter(data: Data, groups: Sequence[Group], files: Files, pngs: bool) -> C
         chapter.parts[-1].pictures.extend(grids)
     part("Answers one can trust", [trust.table(data, groups)], [trust.figure(data, groups)])
     part("Privacy", [privacy.table(data, groups)], [])
+    part("From the paper's algorithm to ours", [], [ladder.figure(data, groups)])
     part("How fast", [], [figures.timing(data, groups), figures.cost(data, groups)])
     growing = any(run.growth for g in groups for run in g.runs)
     absent = {

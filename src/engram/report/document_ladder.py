@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from engram.report.document_masks import NONE_YET, against, finals
-from engram.report.document_rows import Place, mean_cell, seconds, table, text
-from engram.report.groups import Group
-
-RUNG, WITHOUT = "ladder-", "without-"
+from engram.report.document_rows import NONE_YET, Place, mean_cell, method_cell, table, text
+from engram.report.ladder import Step, steps
 
 
 def ladder(place: Place) -> str:
-    """Each rung against the one before it, then our default against itself without one change."""
-    found = sorted((g for g in place.current if g.runs[0].label.startswith(RUNG)), key=lambda g: g.runs[0].label)
-    if not found:
-        return NONE_YET
-    rows = [_row(place, found[0], None), *(_row(place, g, before) for before, g in pairwise(found))]
-    rows += [_row(place, g, found[-1]) for g in place.current if g.runs[0].label.startswith(WITHOUT)]
-    columns = [
-        "data",
-        "label",
-        "A_t % at the end",
-        "worth, points",
-        "seconds (threads, CPU)",
-        "worth, seconds",
-        "seeds",
-    ]
-    return table(columns, rows)
+    """Each rung against the one before it, our default without one change against itself, then the controls."""
+    rows = [_row(place, step) for step in steps(place.current)]
+    columns = ["data", "method", "label", "kind", "A_t % at the end", "against", "worth, points", "CPU seconds"]
+    return table([*columns, "worth, CPU seconds", "seeds"], rows) if rows else NONE_YET
 
 
-def _row(place: Place, g: Group, before: Group | None) -> list[str]:
-    points = time = ""
-    if before is not None:
-        points = against(finals(g), finals(before))
-        if g.seconds is not None and before.seconds is not None:
-            time = f"{g.seconds.value - before.seconds.value:+,.0f}"
-    return [text(g.data.title), place.link(g), mean_cell(g.final), points, seconds(g), time, g.seeds]
+def _row(place: Place, step: Step) -> list[str]:
+    g = step.group
+    seconds = mean_cell(g.cpu_seconds, 0)
+    worths = ["" if one is None else one.told(digits) for one, digits in ((step.points, 2), (step.seconds, 0))]
+    row = [text(g.data.title), method_cell(g), place.link(g), step.kind, mean_cell(g.final)]
+    return [*row, step.against, worths[0], seconds, worths[1], _seeds(step)]
+
+
+def _seeds(step: Step) -> str:
+    """`0, 1, 2`; `0, 1, 2; 1 of them compared` where the other row has fewer."""
+    compared = step.points.n if step.points else 0
+    found = step.group.seeds
+    return found if not step.against or compared in (0, len(step.group.runs)) else f"{found}; {compared} compared"

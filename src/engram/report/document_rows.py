@@ -11,6 +11,8 @@ from engram.evaluation.paper import TABLE_2, paper_accuracy
 from engram.report.groups import DEFAULT, SECTIONS, TITLES, Group, Mean, main, stored
 
 NOTHING = "–"
+NONE_YET = "No run has such records yet.\n"
+"""What stands in the place of a table without rows."""
 RESIDUAL = ("cifar10", "imagenet50")
 """Data sets for which the paper has residual networks."""
 TEN_A_TASK = ("imagenet50",)

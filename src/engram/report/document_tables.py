@@ -7,7 +7,7 @@ from functools import partial
 
 from engram.evaluation.paper import TABLE_3, TABLE_4
 from engram.report.document_ladder import ladder
-from engram.report.document_masks import masks
+from engram.report.document_masks import mask_rounds, masks
 from engram.report.document_rows import (
     QUOTED_AS,
     Place,
@@ -289,6 +289,7 @@ TABLES: dict[str, Callable[[Place], str]] = {
     "retention": retention,
     "ladder": ladder,
     "masks": masks,
+    "mask-rounds": mask_rounds,
     "trust": trust,
     "unknown": unknown,
     "privacy": privacy,

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from engram.report.document_rows import Cells, Place, mean_cell, method_cell, table, text
+from engram.report.document_rows import NONE_YET, Cells, Place, mean_cell, method_cell, table, text
 from engram.report.groups import TITLES, Group
 from engram.report.held_out import Comparison, Estimate, Tested, others
 from engram.report.privacy import OUTCOMES, tested
 from engram.report.trust import judged, measured, over_seeds, tasks_of
-
-NONE_YET = "No run has such records yet.\n"
-"""What stands in the place of a table without rows."""
 
 
 def _or_none_yet(columns: Cells, rows: Sequence[Cells]) -> str:

@@ -99,6 +99,12 @@ class Run:
         """Task -> time spent learning it."""
         return {timing.task: timing.seconds for timing in self.timing}
 
+    @property
+    def cpu_seconds(self) -> float | None:
+        """Over all tasks; None where one of them does not say."""
+        known = [timing.cpu for timing in self.timing if timing.cpu is not None]
+        return sum(known) if len(known) == len(self.evaluations) > 0 else None
+
     def at(self, classes: int) -> Evaluation | None:
         """The evaluation over this many classes."""
         return next((e for e in self.evaluations if len(e.classes) == classes), None)

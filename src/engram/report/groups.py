@@ -168,6 +168,11 @@ class Group:
         return self.mean(lambda run: sum(run.seconds.values()) if len(run.seconds) == len(run.evaluations) else None)
 
     @property
+    def cpu_seconds(self) -> Mean | None:
+        """Of a run; unknown in records from before it was measured."""
+        return self.mean(lambda run: run.cpu_seconds)
+
+    @property
     def bytes(self) -> Mean | None:
         """Kept of the past after the last task."""
         return self.mean(
@@ -204,6 +209,22 @@ def by_folder(runs: Iterable[Run]) -> list[Group]:
     for run in runs:
         found.setdefault(run.folder.parent if run.label else run.folder, []).append(run)
     return [_group(members) for members in found.values()]
+
+
+def alike_but(key: str, groups: Iterable[Group]) -> list[list[Group]]:
+    """Finished groups that know this setting, as families that agree in all others: what a control is compared with."""
+    found: dict[object, list[Group]] = {}
+    for g in groups:
+        settings = g.runs[0].settings or {}
+        if key in settings and g.finished:
+            rest = frozenset((name, value) for name, value in settings.items() if name != key)
+            found.setdefault((g.data.digest, g.method, rest), []).append(g)
+    return list(found.values())
+
+
+def setting(g: Group, name: str) -> str:
+    """Its value as one would type it; empty where the group does not know it."""
+    return (g.runs[0].settings or {}).get(name, "")
 
 
 def _group(members: Sequence[Run]) -> Group:
