@@ -70,7 +70,8 @@ def write_run(
             lines += _held_out(t, count, names[t], kept, attack, reach)
         lines.append(
             {"kind": "timing", "task": t, "seconds": seconds, "evaluation_seconds": 0.1,
-             **({} if cpu is None else {"cpu_seconds": cpu}), "step_seconds": [None, 0.01 * (t + 1), 0.01 * (t + 1), 0.5], "peak_bytes": 10**8 + t * 10**6}
+             **({} if cpu is None else {"cpu_seconds": cpu}),
+             "step_seconds": [None, 0.01 * (t + 1), 0.01 * (t + 1), 0.5], "peak_bytes": 10**8 + t * 10**6}
         )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "".join(more))

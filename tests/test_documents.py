@@ -13,10 +13,12 @@ import pytest
 from engram.config import groups_of
 from engram.errors import ConfigError
 from engram.methods.registry import configure
-from engram.report.document_rows import Place, differences
+from engram.report.build import build
+from engram.report.document_rows import Place, as_in_the_paper, differences
 from engram.report.documents import END, names, stale, update
 from engram.report.gather import Run, gather
-from engram.report.groups import by_folder
+from engram.report.groups import by_folder, group
+from engram.report.ladder import figure
 from synthetic import write_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -169,16 +171,23 @@ def test_what_differs_is_told_by_the_settings(tmp_path: Path) -> None:
     assert Place(tmp_path, (g,)).link(g) == "[a](a)"
 
 
+PAPER = {
+    "replay.classifier": "critic", "replay.keep_fraction": 1.0, "masks.fraction": 1.0, "masks.alpha": "units",
+    "masks.growth": "paper", "masks.max_units_ratio": 0.0, "gan.rare_power": 0.0, "gan.beta1": 0.5,
+    "gan.batch_size": 64, "gan.steps": 0, "gan.epochs": 20, "generator.ema_decay": 0.0, "critic.penalty_stride": 1,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"replay.classifier": "generated", "masks.fraction": 0.2}, "our default"),
         ({"replay.classifier": "generated", "masks.fraction": 1.0}, "our default"),
-        ({"replay.classifier": "critic", "masks.fraction": 1.0, "gan.epochs": 101}, "the paper's algorithm"),
-        (
-            {"replay.classifier": "critic", "masks.fraction": 1.0, "gan.epochs": 20},
-            "the paper's algorithm, 20 of 101 epochs",
-        ),
+        ({**PAPER, "gan.epochs": 101}, "the paper's algorithm"),
+        (PAPER, "the paper's algorithm, 20 of 101 epochs"),
+        ({**PAPER, "gan.steps": 50}, "the paper's algorithm, 20 rounds of 50 steps"),
+        ({**PAPER, "gan.batch_size": 16}, "between the paper's algorithm and ours"),
+        ({**PAPER, "masks.growth": "refill"}, "between the paper's algorithm and ours"),
     ],
 )
 def test_a_row_says_whose_algorithm_it_is(settings: dict[str, object], said: str, tmp_path: Path) -> None:
@@ -186,6 +195,21 @@ def test_a_row_says_whose_algorithm_it_is(settings: dict[str, object], said: str
     (g,) = by_folder(gather([tmp_path]).runs)
     assert differences(g)[0] == said
     assert ("no class term in the generator" in differences(g)) == said.startswith("the paper")
+    assert as_in_the_paper(g) == (said.startswith("the paper") and "rounds" not in said)
+
+
+def test_a_rung_of_the_ladder_never_stands_for_the_paper_in_the_readme(tmp_path: Path) -> None:
+    """Its rounds are 50 steps, the paper's are passes over all images; and more seeds are no merit of another run."""
+    write_run(tmp_path / "mnist" / "dgmw" / "paper-20-epochs" / "seed0", accuracy=(1.0, 0.95), settings=PAPER)
+    for label, own in {"ladder-00-paper": {"gan.steps": 50}, "ladder-01-batch": {"gan.batch_size": 16}}.items():
+        for seed in range(3):
+            folder = tmp_path / "mnist" / "dgmw" / label / f"seed{seed}"
+            write_run(folder, seed=seed, accuracy=(1.0, 0.9), settings={**PAPER, **own})
+    path = page(tmp_path, "readme")
+    update(path, tmp_path)
+    rows = [line for line in path.read_text().splitlines() if line.startswith("| MNIST")]
+    assert len(rows) == 1
+    assert "95.00" in rows[0]
 
 
 def test_controls_stand_beside_the_runs_that_they_control(tmp_path: Path) -> None:
@@ -222,22 +246,78 @@ def test_controls_stand_beside_the_runs_that_they_control(tmp_path: Path) -> Non
     assert {row["by chance"] for row in told} == {f"{100 * 19 / 15:.1f} ± 0.0"}
 
 
+def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
+    """A table of all runs below a folder, a row a dictionary by column."""
+    (folder / "page.md").write_text(f"<!-- table: {name} -->\n{END}\n")
+    update(folder / "page.md", folder)
+    lines = [line for line in (folder / "page.md").read_text().splitlines() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in line[2:-2].split(" | ")] for line in lines] or [[], []]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def ladder_run(folder: Path, label: str, seed: int, end: float, cpu: float | None = None, method: str = "dgmw") -> None:
+    own = {"gan.batch_size": sum(map(ord, label))}
+    place = folder / "mnist" / method / label / f"seed{seed}"
+    write_run(place, method=method, seed=seed, accuracy=(1.0, end), settings=own, cpu=cpu)
+
+
 def test_a_rung_is_compared_with_the_one_before_it(tmp_path: Path) -> None:
-    ends = {"ladder-00-paper": (0.95, 0.951), "ladder-01-classifier": (0.97, 0.971), "without-classifier": (0.96, 0.96)}
+    ends = {
+        "ladder-00-paper": (0.95, 0.951), "ladder-01-classifier": (0.97, 0.971), "ladder-10-bound": (0.98, 0.983),
+        "without-classifier": (0.96, 0.96), "growth-off": (0.90, 0.90), "paper-no-class-term": (0.95, 0.951),
+    }  # fmt: skip
     for label, accuracies in ends.items():
         for seed, end in enumerate(accuracies):
-            own = {"masks.fraction": 1.0 if "paper" in label else 0.2, "gan.rare_power": float(label[0] == "w")}
-            folder = tmp_path / "mnist" / "dgmw" / label / f"seed{seed}"
-            write_run(folder, seed=seed, accuracy=(1.0, end), settings=own, seconds=60.0 + 10 * ("01" in label))
-    (tmp_path / "page.md").write_text(f"<!-- table: ladder -->\n{END}\n")
-    update(tmp_path / "page.md", tmp_path)
-    rows = [
-        [cell.strip() for cell in line.split("|")[3:-1]]
-        for line in (tmp_path / "page.md").read_text().splitlines()
-        if line.startswith("| MNIST")
-    ]
-    assert [row[1] for row in rows] == ["–", "+2.00 ± 0.00", "-1.05 ± 0.05"]
-    assert [row[3] for row in rows] == ["–", "+20", "-20"], "two tasks of ten seconds more"
+            ladder_run(tmp_path, label, seed, end, cpu=60.0 + 10 * ("01" in label))
+    rows = rows_of(tmp_path, "ladder")
+    assert [row["kind"] for row in rows] == [
+        "first rung", *["one change more"] * 2, "our default without one change", *["control"] * 2
+    ]  # fmt: skip
+    assert [row["against"] for row in rows] == [
+        "–", "ladder-00-paper", "rung 09, no run yet", "ladder-10-bound", "ladder-10-bound", "ladder-00-paper"
+    ]  # fmt: skip
+    # 100 * mean of (0.96 - 0.98, 0.96 - 0.983) and so on; the error is half of what two differences are apart
+    worths = ["–", "+2.00 ± 0.00", "–", "-2.15 ± 0.15", "-8.15 ± 0.15", "none (+0.00 ± 0.00)"]
+    assert [row["worth, points"] for row in rows] == worths
+    # two tasks of ten seconds more
+    assert [row["CPU seconds"] for row in rows] == ["120 ± 0", "140 ± 0", *["120 ± 0"] * 4]
+    assert [row["worth, CPU seconds"] for row in rows][:3] == ["–", "+20 ± 0", "–"]
+
+
+def test_rungs_are_compared_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    """Seed 2 is far better in all rungs, and seed 0 alone is there twice: its difference is one point, not four."""
+    ladder_run(tmp_path, "ladder-00-paper", 0, 0.90, cpu=100.0)
+    for seed, end in {0: 0.91, 1: 0.93, 2: 0.98}.items():
+        ladder_run(tmp_path, "ladder-01-batch", seed, end, cpu=(80.0, None, 20.0)[seed])
+    for seed, end in {1: 0.95, 2: 0.99}.items():
+        ladder_run(tmp_path, "ladder-02-networks", seed, end)
+    ladder_run(tmp_path, "ladder-03-classifier", 0, 0.99)
+    write_run(tmp_path / "mnist" / "dgmw" / "ladder-04-doubt" / "seed0", tasks=5, accuracy=(1.0, 0.99))
+    ladder_run(tmp_path, "ladder-00-paper", 0, 0.5, method="dgma")
+    other, *rows = rows_of(tmp_path, "ladder")
+    assert (other["method"], other["worth, points"]) == ("`dgma`", "–"), "a ladder of its own"
+    assert [row["worth, points"] for row in rows] == ["–", "+1.00 (one seed)", "+1.50 ± 0.50", "–"]
+    assert [row["seeds"] for row in rows] == ["0", "0, 1, 2; 1 compared", "1, 2", "0; none in common"]
+    assert [row["worth, CPU seconds"] for row in rows] == ["–", "-40 (one seed)", "–", "–"]
+
+
+def test_the_figure_of_the_ladder_shows_what_its_table_says(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for number, (name, end) in enumerate({"paper": 0.95, "batch": 0.96, "networks": 0.955 + seed / 100}.items()):
+            ladder_run(tmp_path, f"ladder-{number:02d}-{name}", seed, end, cpu=50.0 - 10 * number)
+    ladder_run(tmp_path, "growth-off", 0, 0.5)
+    gathered = gather([tmp_path])
+    found = group(gathered.runs)
+    made = figure(found[0].data, found)
+    assert made is not None
+    reached, points, seconds = (panel["data"]["values"] for panel in made.spec["hconcat"])
+    assert [row["name"] for row in reached] == ["00 paper", "01 batch", "02 networks", "growth-off"]
+    assert [row["value"] for row in points] == pytest.approx([1.0, 0.0])
+    assert (points[1]["low"], points[1]["high"]) == pytest.approx((-1.0, 1.0))
+    assert [row["value"] for row in seconds] == pytest.approx([-20.0, -20.0])
+    assert "02 networks: none (+0.00 ± 0.50) points" in made.alt
+    assert b"<svg" in build(gathered, pngs=False)["figures/ladder-mnist.svg"]
+    assert figure(found[0].data, found[:1]) is None, "one rung is no ladder"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from engram.errors import RunError
 from engram.report import charts, privacy, trust, views
 from engram.report.build import Files, build
 from engram.report.compare import compare
-from engram.report.document_trust import NONE_YET
+from engram.report.document_rows import NONE_YET
 from engram.report.documents import END, stale, update
 from engram.report.figures import accuracy
 from engram.report.gather import gather

@@ -17,12 +17,19 @@ def _row(place: Place, step: Step) -> list[str]:
     g = step.group
     seconds = mean_cell(g.cpu_seconds, 0)
     worths = ["" if one is None else one.told(digits) for one, digits in ((step.points, 2), (step.seconds, 0))]
-    row = [text(g.data.title), method_cell(g), place.link(g), step.kind, mean_cell(g.final)]
+    row = [
+        text(g.data.title),
+        method_cell(g),
+        place.link(g),
+        step.kind if step.against else "first rung",
+        mean_cell(g.final),
+    ]
     return [*row, step.against, worths[0], seconds, worths[1], _seeds(step)]
 
 
 def _seeds(step: Step) -> str:
-    """`0, 1, 2`; `0, 1, 2; 1 of them compared` where the other row has fewer."""
-    compared = step.points.n if step.points else 0
-    found = step.group.seeds
-    return found if not step.against or compared in (0, len(step.group.runs)) else f"{found}; {compared} compared"
+    """`0, 1, 2`; where the other row has fewer of them, how many were compared."""
+    mine = step.group
+    if step.points is None:
+        return f"{mine.seeds}; none in common" if step.other else mine.seeds
+    return mine.seeds if step.points.n == len(mine.runs) else f"{mine.seeds}; {step.points.n} compared"

@@ -164,17 +164,33 @@ def seconds(g: Group) -> str:
 
 EPOCHS = {"mnist": 101, "svhn": 151}
 """Of the authors' runs, a task."""
+DEFAULT_ALGORITHM = "our default"
+AS_IN_THE_PAPER = {
+    "replay.classifier": "critic", "replay.keep_fraction": "1", "masks.fraction": "1", "masks.alpha": "units",
+    "masks.growth": "paper", "masks.max_units_ratio": "0", "gan.rare_power": "0", "gan.beta1": "0.5",
+    "gan.batch_size": "64", "generator.ema_decay": "0", "critic.penalty_stride": "1",
+}  # fmt: skip
+"""What makes an algorithm the paper's; a setting that a run does not name does not speak against it."""
 
 
 def algorithm(g: Group) -> str:
-    """Of DGM: `our default`, or `the paper's algorithm, 20 of 101 epochs`; empty for other methods."""
+    """Of DGM: `our default`, or `the paper's algorithm, 20 of 101 epochs`, or `between …`; empty for other methods."""
     settings = g.runs[0].settings or {}
     if "masks.fraction" not in settings:
         return ""
     if (settings.get("replay.classifier"), settings["masks.fraction"]) != ("critic", "1"):
-        return "our default"
-    full, ran = EPOCHS.get(g.data.name), settings.get("gan.epochs", "")
+        return DEFAULT_ALGORITHM
+    if any(settings.get(key, value) != value for key, value in AS_IN_THE_PAPER.items()):
+        return "between the paper's algorithm and ours"
+    full, ran, steps = EPOCHS.get(g.data.name), settings.get("gan.epochs", ""), settings.get("gan.steps", "0")
+    if steps != "0":
+        return f"the paper's algorithm, {ran} rounds of {steps} steps"
     return "the paper's algorithm" + (f", {ran} of {full} epochs" if full and ran != str(full) else "")
+
+
+def as_in_the_paper(g: Group) -> bool:
+    """Whether it runs the paper's algorithm as the paper does: with rounds that are passes over the task's images."""
+    return algorithm(g).startswith("the paper") and " rounds of " not in algorithm(g)
 
 
 def differences(g: Group) -> list[str]:

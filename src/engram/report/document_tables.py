@@ -9,10 +9,12 @@ from engram.evaluation.paper import TABLE_3, TABLE_4
 from engram.report.document_ladder import ladder
 from engram.report.document_masks import mask_rounds, masks
 from engram.report.document_rows import (
+    DEFAULT_ALGORITHM,
     QUOTED_AS,
     Place,
     accuracies,
     algorithm,
+    as_in_the_paper,
     differences,
     kind,
     mean_cell,
@@ -28,7 +30,7 @@ from engram.report.document_rows import (
 )
 from engram.report.document_trust import privacy, trust, unknown
 from engram.report.gather import Run
-from engram.report.groups import TITLES, Group, main, one_per_method
+from engram.report.groups import TITLES, Group, main, one_per_method, setting
 
 MB = 1e-6
 LONG_STREAM = (1, 2, 5, 10, 20, 30, 40, 50, 100, 200, 500, 1000)
@@ -77,7 +79,7 @@ def _telling(place: Place, name: str, method: str) -> Group | None:
     All of the images: with some held out, a run answers another question.
     """
     mine = [g for g in place.current if (g.data.name, g.method) == (name, method)]
-    found = [g for g in mine if g.finished and g.strict and g.whole and not algorithm(g).startswith("the paper")]
+    found = [g for g in mine if g.finished and g.strict and g.whole and algorithm(g) in ("", DEFAULT_ALGORITHM)]
     standard = [g for g in found if g.data.comparable] or found
     return main(standard) if standard else None
 
@@ -85,12 +87,8 @@ def _telling(place: Place, name: str, method: str) -> Group | None:
 def _papers(place: Place, name: str, method: str) -> Group | None:
     """The paper's algorithm with its class term: most seeds first, then most epochs."""
     mine = [g for g in place.current if (g.data.name, g.method) == (name, method) and g.finished and g.whole]
-    found = [g for g in mine if algorithm(g).startswith("the paper") and _setting(g, "gan.lambda_aux") != "0"]
-    return max(found, key=lambda g: (len(g.runs), int(_setting(g, "gan.epochs") or 0)), default=None)
-
-
-def _setting(g: Group, name: str) -> str:
-    return (g.runs[0].settings or {}).get(name, "")
+    found = [g for g in mine if as_in_the_paper(g) and setting(g, "gan.lambda_aux") != "0"]
+    return max(found, key=lambda g: (len(g.runs), int(setting(g, "gan.epochs") or 0)), default=None)
 
 
 def _strongest_baseline(place: Place, name: str) -> Group | None:

@@ -30,6 +30,8 @@ class Step:
     """In the figure."""
     against: str
     """The label of the row that it is compared with; empty for the first rung."""
+    other: Group | None
+    """That row; None where it has no run yet."""
     points: Worth | None
     seconds: Worth | None
     """Of a processor. None: no common seed, or not measured."""
@@ -69,10 +71,10 @@ def _before(numbered: dict[int, str], number: int) -> str:
 def _step(rows: dict[str, Group], label: str, kind: str, name: str, against: str) -> Step:
     mine, other = rows[label], rows.get(against)
     if other is None:
-        return Step(mine, kind, name, f"{against}, no run yet" if against else "", None, None)
+        return Step(mine, kind, name, f"{against}, no run yet" if against else "", None, None, None)
     points = worth(finals(mine), finals(other))
     seconds = worth(processor_seconds(mine), processor_seconds(other))
-    return Step(mine, kind, name, against, points, seconds)
+    return Step(mine, kind, name, against, other, points, seconds)
 
 
 # ---------------------------------------------------------------- the figure
@@ -85,13 +87,12 @@ def figure(data: Data, groups: Sequence[Group]) -> Figure | None:
     if sum(step.kind == KINDS[0] for step in rows) < 2:
         return None
     names = [step.name for step in rows]
-    panels = [_panel(_reached(rows), names, f"A_{data.classes}, %", 150, None)]
-    panels.append(_panel(_worths(rows, "points"), names, "worth, points", 190, 0))
-    if seconds := _worths(rows, "seconds"):
-        panels.append(_panel(seconds, names, "worth, CPU seconds", 190, 0))
-    panels = [{**panel, "encoding": _only_first(panel["encoding"], i)} for i, panel in enumerate(panels)]
+    reached, points, seconds = _reached(rows), _worths(rows, "points"), _worths(rows, "seconds")
+    panels = [_panel(reached, names, f"A_{data.classes}, %", 150, None, first=True)]
+    panels.append(_panel(points, names, "worth, points", 190, 0, first=False))
+    panels += [_panel(seconds, names, "worth, CPU seconds", 190, 0, first=False)] * bool(seconds)
     method = rows[0].group.method
-    told = [row["label"] for row in (*_reached(rows), *_worths(rows, "points"), *seconds)]
+    told = [row["label"] for row in (*reached, *points, *seconds)]
     alt = f"What each change from the paper's algorithm to ours is worth, {method} on {data.title}: {'; '.join(told)}."
     note = "A rung is compared with the one before it; our default without one change, and growth-off, with our "
     note += "default; paper-no-class-term with the paper's rung. Only seeds that both have count. Lines: one standard "
@@ -120,24 +121,24 @@ def _bar(step: Step, value: float, around: float | None, told: str) -> dict[str,
     return {"name": step.name, "series": step.kind, "value": value, **ends, "label": f"{step.name}: {told}"}
 
 
-def _panel(rows: Rows, names: Sequence[str], title: str, width: int, zero: float | None) -> Spec:
-    """A mark a row: bars from zero, or points where zero says nothing; with a line around it."""
-    x = charts.quantity("value", title, scale={"zero": zero is not None, "padding": 8}, axis={"tickCount": 5})
+def _panel(rows: Rows, names: Sequence[str], title: str, width: int, zero: float | None, first: bool) -> Spec:
+    """A mark a row: bars from zero, or points where zero says nothing; with a line around it. The first panel names the
+    rows, which are the same in all."""
+    x = charts.quantity(
+        "value", title, scale={"zero": zero is not None, "padding": 8}, axis={"tickCount": 4, "labelFlush": False}
+    )
+    axis = {"labelLimit": 170, "grid": True} | ({} if first else {"labels": False, "ticks": False, "domain": False})
+    y = charts.category("name", None, scale={"domain": list(names)}, axis=axis)
     colour = charts.category("series", scale={"domain": list(KINDS), "range": list(SERIES[: len(KINDS)])})
     mark: Spec = {"type": "point", "size": 70} if zero is None else {"type": "bar", "height": 11}
-    drawn = {"mark": mark, "encoding": {"x": x, "color": colour, "description": {"field": "label"}}}
-    line: Spec = {"mark": {"type": "rule", "color": INK, "strokeWidth": 1.6, "aria": False}}
-    line |= {"encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}}}
-    line |= {"transform": [{"filter": "isValid(datum.low)"}]}
-    layers = [drawn, line] if any("low" in row for row in rows) else [drawn]
+    layers: list[Spec] = [
+        {"mark": mark, "encoding": {"x": x, "y": y, "color": colour, "description": {"field": "label"}}}
+    ]
+    if any("low" in row for row in rows):
+        around = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
+        line: Spec = {"mark": {"type": "rule", "color": INK, "strokeWidth": 1.6, "aria": False}, "encoding": around}
+        layers.append({**line, "transform": [{"filter": "isValid(datum.low)"}]})
     if zero is not None:
-        layers.append({"mark": {"type": "rule", "color": INK, "aria": False}, "encoding": {"x": {"datum": zero}}})
-    y = charts.category("name", None, scale={"domain": list(names)}, axis={"labelLimit": 170, "grid": True})
-    size = {"width": width, "height": 22 * len(names)}
-    return {"data": {"values": rows}, "encoding": {"y": y}, "layer": layers, **size}
-
-
-def _only_first(encoding: Spec, number: int) -> Spec:
-    """Panels side by side have the same rows: the first one names them."""
-    axis = {**encoding["y"]["axis"], **({"labels": False, "ticks": False, "domain": False} if number else {})}
-    return {"y": {**encoding["y"], "axis": axis}}
+        rule: Spec = {"mark": {"type": "rule", "color": INK, "aria": False}, "encoding": {"x": {**x, "field": "zero"}}}
+        layers.append({**rule, "data": {"values": [{"zero": zero}]}})
+    return {"data": {"values": rows}, "layer": layers, "width": width, "height": 22 * len(names)}
