@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engram.evaluation.paper import TABLE_2, paper_accuracy
-from engram.report.groups import DEFAULT, SECTIONS, TITLES, Group, Mean, main, stored
+from engram.report.groups import DEFAULT, SECTIONS, TITLES, Group, Mean, main, setting, stored
 
 NOTHING = "–"
 NONE_YET = "No run has such records yet.\n"
@@ -191,6 +191,24 @@ def algorithm(g: Group) -> str:
 def as_in_the_paper(g: Group) -> bool:
     """Whether it runs the paper's algorithm as the paper does: with rounds that are passes over the task's images."""
     return algorithm(g).startswith("the paper") and " rounds of " not in algorithm(g)
+
+
+def telling(place: Place, name: str, method: str) -> Group | None:
+    """One group of a method: the paper's images before others, then the group that stands for the method.
+
+    All of the images: with some held out, a run answers another question.
+    """
+    mine = [g for g in place.current if (g.data.name, g.method) == (name, method)]
+    found = [g for g in mine if g.finished and g.strict and g.whole and algorithm(g) in ("", DEFAULT_ALGORITHM)]
+    standard = [g for g in found if g.data.comparable] or found
+    return main(standard) if standard else None
+
+
+def papers_own(place: Place, name: str, method: str) -> Group | None:
+    """The paper's algorithm with its class term: most seeds first, then most epochs."""
+    mine = [g for g in place.current if (g.data.name, g.method) == (name, method) and g.finished and g.whole]
+    found = [g for g in mine if as_in_the_paper(g) and setting(g, "gan.lambda_aux") != "0"]
+    return max(found, key=lambda g: (len(g.runs), int(setting(g, "gan.epochs") or 0)), default=None)
 
 
 def differences(g: Group) -> list[str]:

@@ -6,31 +6,31 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from engram.evaluation.paper import TABLE_3, TABLE_4
+from engram.report.document_claims import claims
 from engram.report.document_ladder import ladder
 from engram.report.document_masks import mask_rounds, masks
 from engram.report.document_rows import (
-    DEFAULT_ALGORITHM,
     QUOTED_AS,
     Place,
     accuracies,
-    algorithm,
-    as_in_the_paper,
     differences,
     kind,
     mean_cell,
     method_cell,
     pair_cell,
     papers,
+    papers_own,
     per_task,
     seconds,
     share,
     stations,
     table,
+    telling,
     text,
 )
 from engram.report.document_trust import privacy, trust, unknown
 from engram.report.gather import Run
-from engram.report.groups import TITLES, Group, main, one_per_method, setting
+from engram.report.groups import TITLES, Group, one_per_method
 
 MB = 1e-6
 LONG_STREAM = (1, 2, 5, 10, 20, 30, 40, 50, 100, 200, 500, 1000)
@@ -61,9 +61,9 @@ def accuracy(place: Place, name: str) -> str:
 
 def readme(place: Place) -> str:
     """The most telling rows: DGM on each data set of the paper, and on MNIST the strongest strict baseline."""
-    found = [_telling(place, "mnist", "dgmw"), _telling(place, "mnist", "dgma"), _papers(place, "mnist", "dgmw")]
+    found = [telling(place, "mnist", "dgmw"), telling(place, "mnist", "dgma"), papers_own(place, "mnist", "dgmw")]
     found += [_strongest_baseline(place, "mnist")]
-    found += [_telling(place, name, "dgmw") for name in ("svhn", "cifar10", "imagenet50")]
+    found += [telling(place, name, "dgmw") for name in ("svhn", "cifar10", "imagenet50")]
     rows = []
     for g in filter(None, found):
         points = stations([g])
@@ -71,24 +71,6 @@ def readme(place: Place) -> str:
         words = "; ".join(differences(g))
         rows.append([text(g.data.title), method_cell(g), ours, str(len(g.runs)), papers(g, points), words])
     return table(["data", "method", "ours, %", "seeds", "paper, %", "what differs"], rows)
-
-
-def _telling(place: Place, name: str, method: str) -> Group | None:
-    """One group of a method: the paper's images before others, then the group that stands for the method.
-
-    All of the images: with some held out, a run answers another question.
-    """
-    mine = [g for g in place.current if (g.data.name, g.method) == (name, method)]
-    found = [g for g in mine if g.finished and g.strict and g.whole and algorithm(g) in ("", DEFAULT_ALGORITHM)]
-    standard = [g for g in found if g.data.comparable] or found
-    return main(standard) if standard else None
-
-
-def _papers(place: Place, name: str, method: str) -> Group | None:
-    """The paper's algorithm with its class term: most seeds first, then most epochs."""
-    mine = [g for g in place.current if (g.data.name, g.method) == (name, method) and g.finished and g.whole]
-    found = [g for g in mine if as_in_the_paper(g) and setting(g, "gan.lambda_aux") != "0"]
-    return max(found, key=lambda g: (len(g.runs), int(setting(g, "gan.epochs") or 0)), default=None)
 
 
 def _strongest_baseline(place: Place, name: str) -> Group | None:
@@ -285,6 +267,7 @@ TABLES: dict[str, Callable[[Place], str]] = {
     "repeated": repeated,
     "sizes": sizes,
     "retention": retention,
+    "claims": claims,
     "ladder": ladder,
     "masks": masks,
     "mask-rounds": mask_rounds,

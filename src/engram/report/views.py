@@ -137,7 +137,7 @@ def table_3(data: Data, groups: Sequence[Group]) -> Table | None:
     """The generator's weights at first and at last. None where no run has a generator."""
     rows = []
     for g in in_sections(groups):
-        first, last = g.mean(_first_weights), g.mean(_last_weights)
+        first, last = g.mean(_first_weights), g.mean(last_weights)
         if last is None:
             continue
         paper = TABLE_3.get(data.name, {}).get(g.method) if data.classes == data.total else None
@@ -161,7 +161,8 @@ def _first_weights(run: Run) -> float | None:
     return float(run.growth[0].weights[0]) if run.growth else _fixed_weights(run)
 
 
-def _last_weights(run: Run) -> float | None:
+def last_weights(run: Run) -> float | None:
+    """Of the generator after the last task: of DGM, of the layers that grow; of a baseline, all."""
     return float(run.growth[-1].weights[1]) if run.growth else _fixed_weights(run)
 
 
