@@ -232,7 +232,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A mask is sparse at first (most values near 0), then fills, and is binary by two thirds of the epochs",
         "figure 3b (DGMa)",
         "in the first third most values are below 0.1, the mean rises by more than 0.05 from its lowest value there to "
-        "the end, and after two thirds nine tenths of the values are below 0.1 or above 0.9: means over tasks and layers",
+        "the end, and after two thirds nine tenths of the values are below 0.1 or above 0.9; over all tasks and layers",
         partial(_one, judge=rules.mask_trajectory, methods=DGM),
     ),
     Claim(
