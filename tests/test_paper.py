@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from conftest import Interrupt, context, write_npz
+from engram.config import groups_of
 from engram.data.datasets import load_dataset
 from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError
@@ -23,7 +25,7 @@ from engram.masking.masks import random_mask
 from engram.methods.dgm.learner import DGM
 from engram.methods.dgm.train_task import TaskTrainer
 from engram.methods.registry import build, configure
-from engram.nets.critic import CriticBatch, CriticTerms, plain_terms
+from engram.nets.critic import CriticBatch, CriticTerms
 from engram.nets.critic_backward import WrittenOutCritic
 
 SMALL: dict[str, Any] = {
@@ -81,22 +83,31 @@ def test_the_paper_has_no_settings_for_other_data() -> None:
 def test_every_class_weighs_the_same_in_the_critics_class_loss(
     batch: str, per_task: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the gradient of the loss: with all answers alike, what reaches an image's own output is its weight."""
+    """By the gradients that reach the critic's own parameters, whatever the loss is made of.
+
+    With softmax answers p, alike for all images, a loss of total weight W of which W_c falls on images of class c has
+    the gradient W p_c - W_c by the class's bias. Two answers p and q give both: W = (g_c - h_c) / (p_c - q_c).
+    """
     seen: list[tuple[Tensor, Tensor]] = []
     before = WrittenOutCritic.backward
 
+    def gradient(critic: WrittenOutCritic, shown: CriticBatch, biases: Tensor) -> Tensor:
+        with torch.no_grad():
+            critic.classes.weight.zero_()
+            critic.classes.bias.copy_(biases)
+        before(critic, shown)
+        assert critic.classes.bias.grad is not None
+        return critic.classes.bias.grad.clone()
+
     def spy(self: WrittenOutCritic, shown: CriticBatch) -> CriticTerms:
         if shown.targets is not None and shown.replayed is not None:
-            count, classes = len(shown.real), self.classes.classes
-            answers = torch.zeros(2 * count + len(shown.replayed.images), classes, requires_grad=True)
-            term = plain_terms(torch.zeros(len(answers)), answers, shown).classes
-            assert term is not None
-            (gradient,) = torch.autograd.grad(term, answers)
-            truth = torch.cat([shown.targets, torch.zeros(count, dtype=torch.int64), shown.replayed.targets])
-            weight = -gradient[torch.arange(len(truth)), truth] / (1 - 1 / classes)
-            assert not gradient[count : 2 * count].any(), "fakes have no part in it"
-            weight[count : 2 * count] = 0
-            seen.append((torch.zeros(classes).index_add_(0, truth, weight), truth))
+            kept, classes = copy.deepcopy(self.classes.state_dict()), self.classes.classes
+            alike, other = torch.zeros(classes), torch.arange(classes) / classes
+            g, h = gradient(self, shown, alike), gradient(self, shown, other)
+            p, q = alike.softmax(0), other.softmax(0)
+            total = (g - h)[0] / (p - q)[0]
+            seen.append((total * p - g, shown.replayed.targets))
+            self.classes.load_state_dict(kept)
         return before(self, shown)
 
     monkeypatch.setattr(WrittenOutCritic, "backward", spy)
@@ -112,14 +123,13 @@ def test_every_class_weighs_the_same_in_the_critics_class_loss(
             continue
         classes, new = len(task.seen), len(task.classes)
         mean = torch.stack([weights for weights, _ in seen]).mean(0)
-        assert mean.sum().item() == pytest.approx(1)
+        assert mean.sum().item() == pytest.approx(1, rel=1e-4)
         # of 60 images an epoch or more every past class has as many; the task's own have as many as are drawn
-        torch.testing.assert_close(mean[: classes - new], torch.full((classes - new,), 1 / classes), rtol=1e-5, atol=0)
-        assert mean[classes - new :].sum().item() == pytest.approx(new / classes)
+        torch.testing.assert_close(mean[: classes - new], torch.full((classes - new,), 1 / classes), rtol=1e-4, atol=0)
+        assert mean[classes - new :].sum().item() == pytest.approx(new / classes, rel=1e-4)
         if batch == "per-class":
-            for _, truth in seen:
-                counts = torch.bincount(truth[24:], minlength=classes)[: classes - new]
-                assert counts.tolist() == [12] * (classes - new)
+            for _, replayed in seen:
+                assert torch.bincount(replayed, minlength=classes).tolist() == [12] * (classes - new) + [0] * new
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -185,19 +195,54 @@ def test_without_growth_the_generator_keeps_its_size_and_what_it_drew(method: st
 # ---------------------------------------------------------------- it learns
 
 
+TOY: dict[str, Any] = {
+    "gan.epochs": 20, "gan.batch_size": 16, "generator.latent_dim": 16, "generator.width": 8,
+    "generator.bn_batches": 10, "critic.width": 8, "critic.kernel": 4,
+}  # fmt: skip
+"""Sizes alone: on three digits of a hundred or so images each."""
+
+
 @pytest.mark.parametrize("method", ["dgmw", "dgma"])
-def test_the_critics_own_answer_learns_with_masks_annealed_over_all_rounds(method: str) -> None:
-    """On three digits, a hundred or so images each. Chance is a third; so is a critic that forgets."""
+def test_the_paper_preset_learns_end_to_end_at_toy_size(method: str) -> None:
+    """Every setting but the sizes is the preset's, s_max and lambda_RU with them. Chance is a third, and so is a critic
+    that knows its newest class alone."""
     dataset = load_dataset("digits")
-    own: dict[str, Any] = {"gan.epochs": 20, "gan.batch_size": 16, "critic.width": 8, "critic.kernel": 4}
-    own |= {"generator.latent_dim": 16, "generator.width": 8, "masks.lambda_ru": 0.01, "generator.bn_batches": 10}
-    learner = build(method, dataset, settings={**PAPER, **own, "masks.s_max": 1e4 if method == "dgmw" else 200.0})
-    for task in ClassStream(dataset, 1, order=["0", "1", "7"]):
-        learner.learn(task)
+    preset = configure(dataset="mnist", method=method, preset="paper")
+    own = {
+        f"{group}.{name}": value
+        for group, settings in groups_of(preset).items()
+        if group in ("gan", "generator", "critic", "masks", "replay", "exemplars")
+        for name, value in vars(settings).items()
+    }
+    learner = build(method, dataset, settings={**own, **TOY})
     assert isinstance(learner, DGM)
+    binary: list[float] = []
+    for task in ClassStream(dataset, 1, order=["0", "1", "7"]):
+        notes = MaskValues()
+        learner.learn(task, observe=notes)
+        assert [epoch for epoch, _ in notes.seen] == list(range(1, 21)), "masks are learned in all rounds"
+        values = torch.tensor(notes.seen[-1][1])
+        binary.append(((values < 0.01) | (values > 0.99)).double().mean().item())
+        assert 0 < (values > 0.5).double().mean() < 1, "neither all open nor all closed"
+    assert min(binary) > 0.9, "annealed to the end"
     assert learner.answering is not None
     assert learner.retention() == []
-    assert evaluate(learner, dataset, [0, 1, 7]).accuracy > 0.8
+    found = evaluate(learner, dataset, [0, 1, 7])
+    assert found.accuracy > 0.8
+    right = [row[i] / sum(row) for i, row in enumerate(found.confusion)]
+    assert min(right) > 0.5, "the first two classes are known from drawings alone"
+
+
+class MaskValues(Interrupt):
+    """The mask values that are put on record, by epoch."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.seen: list[tuple[int, list[float]]] = []
+
+    def note(self, kind: str, **facts: Any) -> None:
+        if kind == "mask":
+            self.seen.append((facts["epoch"], [value for row in facts["sample"] for value in row]))
 
 
 # ---------------------------------------------------------------- masks that are not learned
