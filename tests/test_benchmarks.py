@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from engram.masking.losses import generator_loss, interpolate, sparsity
 from engram.methods.classifier import normalise
 from engram.methods.registry import configure
 from engram.nets.critic import CriticBatch
+from engram.report.ladder import CONTROLS, OURS, PAPER, RUNG
 from engram.seeding import generator
 
 TOY = {
@@ -61,6 +63,36 @@ def test_the_ladder_leads_from_the_papers_algorithm_to_our_default() -> None:
     ]
     assert other == []
     assert ladder.left_out("momentum") == {**settings[-1], "gan.beta1": 0.5}
+    # the report compares by these labels
+    assert (labels[0], labels[-1]) == (PAPER, OURS)
+    assert all(RUNG.fullmatch(label) for label in labels)
+
+
+def test_the_ladders_controls_differ_in_one_setting_and_any_label_can_be_run() -> None:
+    rungs, controls = ladder.rungs(), ladder.controls()
+    assert controls.keys() == CONTROLS.keys()
+    change: dict[str, dict[str, Any]] = {
+        "growth-off": {"masks.growth": "off"},
+        "paper-no-class-term": {"gan.lambda_aux": 0.0},
+    }
+    for label, own in controls.items():
+        assert own == {**rungs[CONTROLS[label]], **change[label]}
+        compose(configure(dataset="mnist", method="dgmw"), {**ladder.BUDGET, **own})  # every value is allowed
+
+    def asked(*words: str) -> tuple[list[int], list[str]]:
+        out, seeds, wanted = ladder.chosen_of(["--out", "there", *words])
+        assert out == Path("there")
+        assert all(ladder.everything()[label] == own for label, own in wanted.items())
+        return seeds, [*wanted]
+
+    assert asked() == ([0], [*rungs])
+    assert asked("--seeds", "0,2", "--controls") == ([0, 2], [*controls])
+    assert asked("--left-out", "momentum", "doubt")[1] == ["without-momentum", "without-doubt"]
+    some = ["ladder-10-bound", "growth-off", "without-average"]
+    assert asked("--only", *some) == ([0], some)
+    assert asked("--only", OURS, "--controls", "--left-out", "masks")[1] == [OURS, "without-masks", *controls]
+    with pytest.raises(SystemExit):
+        asked("--only", "ladder-11")
 
 
 @RUNS

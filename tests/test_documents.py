@@ -246,6 +246,55 @@ def test_controls_stand_beside_the_runs_that_they_control(tmp_path: Path) -> Non
     assert {row["by chance"] for row in told} == {f"{100 * 19 / 15:.1f} ± 0.0"}
 
 
+MASK_LABELS = {"ladder-10-bound": "learned", "masks-shuffled": "shuffled", "masks-random": "random"}
+
+
+def mask_run(folder: Path, label: str, choice: str, seed: int, end: float, **own: object) -> None:
+    """`own`: of the group `masks`, and the method."""
+    settings = {"masks.choice": choice, "masks.fraction": 0.2, "masks.max_units_ratio": 2.0, "gan.epochs": 20}
+    settings |= {f"masks.{name}": value for name, value in own.items() if name != "method"}
+    settings["masks.counts_of"] = f"run-{seed}" if choice == "random" else "none"
+    method = str(own.get("method", "dgmw"))
+    place = folder / "mnist" / method / label / f"seed{seed}"
+    write_run(place, method=method, seed=seed, accuracy=(1.0, end), settings=settings, cpu=10.0)
+
+
+def test_controls_of_both_variants_with_and_without_the_bound_have_families_of_their_own(tmp_path: Path) -> None:
+    families = {("dgmw", 2.0): "", ("dgmw", 0.0): "-all", ("dgma", 2.0): "", ("dgma", 0.0): "-all"}
+    for (method, bound), mark in families.items():
+        for label, choice in MASK_LABELS.items():
+            for seed in range(3 if choice == "learned" else 2):
+                end = 0.98 - 0.02 * (choice == "shuffled") - 0.01 * (bound == 0) - 0.1 * (seed == 2)
+                mask_run(tmp_path, label + mark, choice, seed, end, method=method, max_units_ratio=bound)
+    # the learned run once more, one seed on another machine, as `steps-20x3` is; and another length, without controls
+    mask_run(tmp_path, "steps-20x3", "learned", 0, 0.5)
+    mask_run(tmp_path, "masks-in-half", "learned", 0, 0.9, fraction=0.5)
+    rows = rows_of(tmp_path, "masks")
+    assert [row["masks"] for row in rows] == [*MASK_LABELS.values()] * 4
+    assert [(row["method"], row["units at most"]) for row in rows[::3]] == [
+        ("`dgma`", "2 x"), ("`dgma`", "all"), ("`dgmw`", "2 x"), ("`dgmw`", "all")
+    ]  # fmt: skip
+    # seed 2 of the learned runs is ten points worse, and has no control: it does not count
+    worths = ["–", "-2.00 ± 0.00", "none (+0.00 ± 0.00)"] * 4
+    assert [row["against learned, points"] for row in rows] == worths
+    assert {row["seeds"] for row in rows[::3]} == {"0, 1, 2"}
+    assert all("steps-20x3" not in row["label"] for row in rows)
+
+
+def test_masks_learned_in_more_of_the_rounds_stand_in_one_table(tmp_path: Path) -> None:
+    for share, ends in {0.2: (0.97, 0.98, 0.96), 0.5: (0.975, 0.985), 1.0: (0.95, 0.95)}.items():
+        for seed, end in enumerate(ends):
+            mask_run(tmp_path, f"masks-in-{share:g}", "learned", seed, end, fraction=share)
+    mask_run(tmp_path, "steps-20x3", "learned", 0, 0.5)
+    mask_run(tmp_path, "masks-random", "random", 0, 0.9, fraction=1.0)
+    mask_run(tmp_path, "all-units", "learned", 0, 0.9, max_units_ratio=0.0)
+    rows = rows_of(tmp_path, "mask-rounds")
+    assert [row["learned in, of the rounds"] for row in rows] == ["0.2", "0.5", "1"]
+    assert [row["against the shortest, points"] for row in rows] == ["–", "+0.50 ± 0.00", "-2.50 ± 0.50"]
+    assert [row["seeds"] for row in rows] == ["0, 1, 2", "0, 1", "0, 1"]
+    assert {row["CPU seconds"] for row in rows} == {"20 ± 0"}
+
+
 def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
     """A table of all runs below a folder, a row a dictionary by column."""
     (folder / "page.md").write_text(f"<!-- table: {name} -->\n{END}\n")
