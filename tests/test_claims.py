@@ -121,6 +121,21 @@ def test_reuse_has_to_rise_and_to_be_above_chance(reused: Sequence[int], said: s
     assert found.verdict == said
 
 
+def test_behind_a_bound_the_reuse_of_what_masks_opened_counts(tmp_path: Path) -> None:
+    """The bound leaves 80 % reused at the end; the masks opened 60 % reserved entries, chance is 55 %."""
+    lines = grown((20, 30, 40, 50, 60), (0, 3, 5, 8))
+    bound = {"masks.max_units_ratio": 2.0}
+    assert claims.reuse_rises(made(tmp_path / "old", 0.9, settings=bound, more=lines)).verdict == UNTESTABLE
+    for share, said in {60: HOLDS, 50: FAILS}.items():
+        told = [json.loads(line) for line in lines]
+        for task, record in enumerate(told):
+            record["layers"][0] |= {"opened_free": 100 - share, "opened_reserved": share if task > 1 else 10}
+        new = [json.dumps(record) + "\n" for record in told]
+        found = claims.reuse_rises(made(tmp_path / str(share), 0.9, settings=bound, more=new))
+        assert f"{share}.0 % at the last, where chance is 55.0 %" in found.told
+        assert found.verdict == said
+
+
 def masks(*epochs: Sequence[float]) -> list[str]:
     """Mask values of one layer, an epoch a sequence; the layer's mean is theirs."""
     return [

@@ -9,7 +9,7 @@ from engram.evaluation import metrics
 from engram.report.document_rows import NONE_YET, Place, mean_cell, method_cell, table, text
 from engram.report.gather import Run
 from engram.report.groups import Group, alike_but, setting
-from engram.report.plasticity import share_of_use
+from engram.report.plasticity import reuse_of_masks, share_of_use
 from engram.report.worth import against, finals
 
 CHOICE, SHARE = "masks.choice", "masks.fraction"
@@ -62,7 +62,8 @@ def _one_of(value: str, key: str, family: list[Group]) -> list[Group]:
 
 def _row(place: Place, g: Group, first: Group) -> list[str]:
     last, bound = len(g.runs[0].head.tasks) - 1, setting(g, "masks.max_units_ratio")
-    reuse = [g.mean(partial(share_of_use, task=last, name=name)) for name in ("reused", "reused by chance")]
+    chance = partial(share_of_use, task=last, name="reused by chance")
+    reuse = [g.mean(measure) for measure in (partial(reuse_of_masks, task=last), chance)]
     drawn = [g.mean(partial(drawing_quality, name=name)) for name in ("recall", "precision")]
     return [
         *(text(g.data.title), method_cell(g), place.link(g), text(setting(g, CHOICE))),

@@ -50,6 +50,14 @@ def share_of_use(run: Run, task: int, name: str) -> float | None:
     return 100 * (found.new if name == "newly reserved" else found.reused) / (found.new + found.reused)
 
 
+def reuse_of_masks(run: Run, task: int) -> float | None:
+    """In per cent of what the masks opened; after units were left out where the record does not say it before."""
+    found = next((growth for growth in run.growth if growth.task == task), None)
+    if found is None or found.opened is None or not sum(found.opened):
+        return share_of_use(run, task, "reused")
+    return 100 * found.opened[1] / sum(found.opened)
+
+
 def masks(data: Data, groups: Sequence[Group]) -> list[Figure]:
     """Figure 3b: mask values of some units over the epochs of one task, with each layer's occupancy."""
     shown = [(g, next((run for run in g.runs if run.masks), None)) for g in one_per_method(groups)]

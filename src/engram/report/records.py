@@ -97,6 +97,9 @@ class Growth:
     units: tuple[int, int]
     entries: int
     """Of all masks: what the task could open."""
+    opened: tuple[int, int] | None = None
+    """Free and reserved entries that the masks opened, before units beyond the bound were left out; None: not on
+    record."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +225,9 @@ def growth(r: Fields) -> Growth:
     def total(name: str) -> int:
         return sum(whole(layer[name]) for layer in layers)
 
+    known = all("opened_free" in layer for layer in layers)
     return Growth(
+        opened=(total("opened_free"), total("opened_reserved")) if known else None,
         task=whole(r["task"]),
         new=total("newly_reserved"),
         reused=total("reused"),
