@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from engram.evaluation.paper import TABLE_3, TABLE_4
+from engram.report.document_frontier import frontier
 from engram.report.document_ladder import ladder
 from engram.report.document_masks import masks
 from engram.report.document_rows import (
@@ -287,6 +288,7 @@ TABLES: dict[str, Callable[[Place], str]] = {
     "repeated": repeated,
     "sizes": sizes,
     "retention": retention,
+    "frontier": frontier,
     "ladder": ladder,
     "masks": masks,
     "trust": trust,

@@ -129,6 +129,8 @@ class Timing:
     one, since those are many more than the classifier's."""
     peak: int | None
     """Bytes of the process's memory at its highest, so far."""
+    cpu: float | None = None
+    """Seconds of all cores together, spent learning it."""
 
 
 def read_lines(path: Path, problems: list[Problem]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -247,6 +249,7 @@ def timing(r: Fields) -> Timing:
         seconds=finite(r["seconds"]),
         step=median(known) if known else None,
         peak=maybe(r.get("peak_bytes"), whole),
+        cpu=maybe(r.get("cpu_seconds"), finite),
     )
 
 
