@@ -16,7 +16,7 @@ from markupsafe import Markup
 from engram import __version__
 from engram.errors import RunError
 from engram.experiment.files import os_errors, read_json, write_atomically, write_json
-from engram.report import charts, figures, ladder, matrices, plasticity, privacy, samples, trust, views
+from engram.report import charts, figures, frontier, ladder, matrices, plasticity, privacy, samples, trust, views
 from engram.report.charts import Figure
 from engram.report.gather import Gathered
 from engram.report.groups import Data, Group, group
@@ -152,6 +152,7 @@ def _chapter(data: Data, groups: Sequence[Group], files: Files, pngs: bool) -> C
     checks = views.retention(data, groups)
     top5 = figures.accuracy(data, groups, top5=True) if data.name == "imagenet50" else []
     part("How good", [views.table_1(data, groups), second], [*figures.accuracy(data, groups), *top5])
+    part("What to pick", [frontier.table(data, groups)], [frontier.figure(data, groups)])
     part("Did it forget", [checks], [matrices.forgetting(data, groups), matrices.confusion(data, groups)])
     part(
         "How big",

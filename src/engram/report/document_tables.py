@@ -7,6 +7,7 @@ from functools import partial
 
 from engram.evaluation.paper import TABLE_3, TABLE_4
 from engram.report.document_claims import claims
+from engram.report.document_frontier import frontier
 from engram.report.document_ladder import ladder
 from engram.report.document_masks import mask_rounds, masks
 from engram.report.document_rows import (
@@ -268,6 +269,7 @@ TABLES: dict[str, Callable[[Place], str]] = {
     "sizes": sizes,
     "retention": retention,
     "claims": claims,
+    "frontier": frontier,
     "ladder": ladder,
     "masks": masks,
     "mask-rounds": mask_rounds,
