@@ -115,8 +115,7 @@ class TaskLoop:
             evaluations = [record for record in records if record["kind"] == "evaluation"]
             self.board.replay(records)
             self.display.begin(self.config, stream.sizes, self.task - stream.start, evaluations, notes)
-            sizes = [*map(len, stream.tasks)]
-            matrix = [metrics.task_row(r["confusion"], sizes[: r["task"] + 1]) for r in evaluations if not stream.known]
+            matrix = [_task_row(stream, r["task"], r["confusion"]) for r in evaluations if not stream.known]
             try:
                 for task in stream:
                     self._learn(task, dataset, stream, matrix)
@@ -200,7 +199,7 @@ class TaskLoop:
         result = evaluate(self.learner, dataset, task.seen, partly=bool(stream.known))
         compared: dict[str, float | None] = {"task_mean": None, "forgetting": None, "backward_transfer": None}
         if not stream.known:
-            matrix.append(metrics.task_row(result.confusion, [*map(len, stream.tasks)][: task.index + 1]))
+            matrix.append(_task_row(stream, task.index, result.confusion))
             compared = {
                 "task_mean": metrics.mean(matrix[-1]),
                 "forgetting": metrics.forgetting(matrix),
@@ -318,6 +317,11 @@ class TaskLoop:
                 f"{self.folder / checkpoint.POINTER} does not fit this version of engram ({error}); "
                 "start anew with another --out"
             ) from error
+
+
+def _task_row(stream: ClassStream, task: int, confusion: Sequence[Sequence[int]]) -> list[float]:
+    """Accuracy by task so far, of a stream before which nothing is known: all that was may have been forgotten."""
+    return metrics.task_row(confusion, [*map(len, stream.tasks[: task + 1 - stream.start])])
 
 
 def trust_of(saved: checkpoint.Checkpoint) -> Trust | None:
