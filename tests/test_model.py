@@ -26,8 +26,9 @@ from engram.experiment.progress import Display
 from engram.experiment.run import run as run_benchmark
 from engram.methods.learner import Progress
 from engram.model import file
+from engram.model.file import work_folder
 from engram.model.intake import read
-from engram.model.learn import learn, work_folder
+from engram.model.learn import learn
 from engram.model.model import Model
 
 TOY = {**SMALL_GAN, "gan.epochs": 2, "gan.steps": 4, "classifier.epochs": 1, "replay.images": 64, "runtime.threads": 1}

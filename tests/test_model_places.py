@@ -15,7 +15,8 @@ from engram.errors import ConfigError, RunError
 from engram.experiment import checkpoint
 from engram.experiment.files import write_atomically
 from engram.model.card import card_paths
-from engram.model.learn import learn, work_folder
+from engram.model.file import work_folder
+from engram.model.learn import learn
 from engram.model.model import Model
 from test_model import learn_in_bits, state_hash, toy, write_folder
 

@@ -210,6 +210,8 @@ def as_labels(y: Any) -> Labels:
     if array.ndim != 1:
         raise DataError(f"y has the shape {array.shape}; give one label an image, (N,)")
     words = array.tolist()
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise DataError(f"y holds the label {int(array.max())}; whole numbers below 2**63 can be labels")
     if array.dtype.kind in "iuU" or all(isinstance(label, str) for label in words):
         return array
     if all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in words):

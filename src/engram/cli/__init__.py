@@ -1,6 +1,7 @@
 """The `engram` command: reads the words, calls the library, prints, and turns errors into exit codes.
 
     0 done · 1 a check failed, training diverged, a process was lost · 2 a user's mistake · 130 interrupted
+    3 of `engram run`: another process is at work in the run folder
 
 torch takes seconds to import, so everything that needs it is imported where it is used.
 """

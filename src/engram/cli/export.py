@@ -36,6 +36,6 @@ def do_export(chosen: argparse.Namespace) -> int:
     if chosen.engram is not None:
         digest = model.save(chosen.engram, with_generator=not chosen.no_generator)
         if not chosen.quiet:
-            what = "answers only" if chosen.no_generator else "with its generator"
+            what = "answers only" if chosen.no_generator or model.answers_only else "with its generator"
             say(f"{chosen.engram}: {chosen.engram.stat().st_size / 1e6:.2f} MB, {what}, {digest[:16]}")
     return 0

@@ -37,7 +37,8 @@ def do_learn(chosen: argparse.Namespace) -> int:
     out = chosen.out or chosen.model
     from engram.experiment.loop import Interrupted, Stop
     from engram.experiment.progress import ConsoleDisplay, Display
-    from engram.model.learn import learn, work_folder
+    from engram.model.file import work_folder
+    from engram.model.learn import learn
 
     model, stop, was_left = begun(chosen, settings), Stop(), os.path.exists(work_folder(out))
     if os.path.isdir(out):
@@ -144,7 +145,7 @@ def trust_lines(learned: Learned) -> Iterator[str]:
 
 
 def do_forget(chosen: argparse.Namespace) -> int:
-    from engram.model.card import remove_card, write_card
+    from engram.model.card import card_aside, write_card
     from engram.model.learn import held, put, require_at_rest, require_own_place
     from engram.model.model import Model
 
@@ -159,11 +160,12 @@ def do_forget(chosen: argparse.Namespace) -> int:
         # a command that was killed when all but the card was done comes to its end
         gone = [name for name in chosen.classes if name in before and name not in model.classes]
         steps = [model.forget(name) for name in chosen.classes if name not in gone]
-        if chosen.retrain and model.classes and steps:
+        retrained = chosen.retrain and bool(model.classes) and (bool(steps) or not model.trained_anew)
+        if retrained:
             model.relearn()
-        remove_card(out)  # it shows drawings of the class: first it goes, then the class
-        if steps or out != chosen.model:
-            put(model, out, work)
+        with card_aside(out, work):  # it shows drawings of the class: first it goes, then the class
+            if steps or retrained or out != chosen.model:
+                put(model, out, work)
         write_card(model, out)
     if not chosen.quiet:
         for step in steps:
@@ -171,24 +173,30 @@ def do_forget(chosen: argparse.Namespace) -> int:
             say(f"forgot {step.classes[0]}: {count} are free again")
         for name in gone:
             say(f"{name} was forgotten before")
-        for other in still_holding(model, out):
-            say(f"{other} still holds it: an earlier version of this model; delete it, or let it forget too")
+        for other in still_holding(model, out, chosen.model):
+            say(f"{other} still holds it: another version of this model; delete it and its card, or let it forget too")
+        if any("audit" in step.facts and {*step.classes} & {*chosen.classes} for step in model.lineage):
+            say("an audit file was written when it was learned and tells who was a member; delete that file")
+        say("exports and drawings made from earlier versions are not looked for: they still show what they showed")
         say(f"{out}: {', '.join(model.classes) or 'no class'}")
     return 0
 
 
-def still_holding(model: Model, path: Path) -> list[Path]:
-    """Model files in the same folder that hold a class which this model has forgotten: versions of the same model."""
+def still_holding(model: Model, path: Path, source: Path) -> list[Path]:
+    """Model files beside this one or the one it was made from that hold a class which this model has forgotten:
+    versions of the same model."""
     from engram.errors import EngramError
     from engram.model.file import SUFFIX, read
     from engram.model.learn import is_version
 
     gone = {number for step in model.lineage if step.kind == "forgot" for number in step.ids}
     found = []
-    for other in sorted(path.parent.glob(f"*{SUFFIX}")):
+    folders = {path.parent.resolve(): path.parent, source.parent.resolve(): source.parent}
+    beside = {other for folder in folders.values() for other in folder.glob(f"*{SUFFIX}")} | {source}
+    for other in sorted(one for one in beside if one.is_file() and one.resolve() != path.resolve()):
         with suppress(EngramError, KeyError, TypeError, ValueError):
             holds = gone & {number for _, number in read(other).body["classes"]}
-            if holds and other != path and is_version(other, model):
+            if holds and is_version(other, model):
                 found.append(other)
     return found
 

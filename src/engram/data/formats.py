@@ -390,6 +390,8 @@ def _npz_labels(array: npt.NDArray[Any], path: Path, key: str) -> Labels:
         raise broken(path, f"{key} is {array.dtype}", "labels must be integers 0..n-1")
     if array.ndim != 1:
         raise broken(path, f"{key} has the shape {array.shape}", "labels must be one number an image, (N,)")
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise broken(path, f"{key} holds {int(array.max())}", "labels must be integers 0..n-1")
     return array.astype(np.int64)
 
 

@@ -27,7 +27,7 @@ def os_errors(path: Path, kept: str = "nothing else was touched") -> Iterator[No
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RunError(f"cannot write {path}: {reason}; {kept}. Free some space or choose another --out") from error
+        raise RunError(f"cannot write {path}: {reason}; {kept}. Free some space or choose another place") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -43,10 +43,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _clear_left_overs(path)
+    clear_left_overs(path)
 
 
-def _clear_left_overs(path: Path) -> None:
+def clear_left_overs(path: Path) -> None:
     """What processes left that were killed while they wrote this file; who is still at work keeps theirs."""
     for old in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         number = old.name.split(".")[-2]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from engram import __version__
 from engram.data.datasets import Check
 from engram.data.raw import one_line
-from engram.experiment.files import os_errors, write_atomically
+from engram.experiment.files import move, os_errors, write_atomically
 from engram.experiment.pictures import png, sheet
 from engram.methods.learner import KeepsEngrams, Retains, Samples
 from engram.model import card_figures, card_memory, card_trust
@@ -73,11 +74,23 @@ def write_card(model: Model, path: Path) -> tuple[Path, Path]:
     return paths
 
 
-def remove_card(path: Path) -> None:
-    """Both cards beside the model's file at `path`, where there are any."""
-    for card_path in card_paths(path):
-        with os_errors(card_path, kept="the model is as it was"):
-            card_path.unlink(missing_ok=True)
+@contextmanager
+def card_aside(path: Path, work: Path) -> Iterator[None]:
+    """Both cards beside the model's file at `path` go, by way of the folder `work`; on an error they come back."""
+    moved = [(card_path, work / card_path.name) for card_path in card_paths(path) if card_path.is_file()]
+    try:
+        for card_path, aside in moved:
+            with os_errors(card_path, kept="the model is as it was"):
+                move(card_path, aside)
+        yield
+    except BaseException:
+        for card_path, aside in moved:
+            if aside.is_file():
+                move(aside, card_path)
+        raise
+    for _, aside in moved:
+        with os_errors(aside, kept=f"{path} is written"):
+            aside.unlink()
 
 
 # ---------------------------------------------------------------- what is seen first

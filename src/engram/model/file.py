@@ -10,6 +10,7 @@ over body, tree and the bits of every tensor: the model's identity, which its su
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import struct
@@ -22,9 +23,9 @@ import torch
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
-from engram.errors import RunError
+from engram.errors import EngramError, RunError
 from engram.experiment.checkpoint import fingerprint, lift, lower
-from engram.experiment.files import os_errors, write_atomically
+from engram.experiment.files import is_held, os_errors, write_atomically
 
 SUFFIX = ".engram"
 FORMAT = 1
@@ -92,6 +93,28 @@ def _header(payload: bytes, origin: Path | str) -> dict[str, Any]:
     if not isinstance(whole, dict):
         raise damaged(origin, "its header is no model's")
     return whole
+
+
+def work_folder(path: Path) -> Path:
+    """Where a model learns that will be written to `path`."""
+    return path.with_name(f"{path.name}.learning")
+
+
+def require_mine(path: Path, own: Path | None, digest: str | None) -> None:
+    """Nobody is at work on the file; and where it is a model's own, it is still the version with this digest.
+
+    Who writes all the same would undo in silence what the other has done: a class comes back that was forgotten.
+    """
+    with os_errors(path):
+        if is_held(work_folder(path)):
+            raise RunError(f"{path} is in use by another process; wait for it, or save to another file")
+        mine = own is not None and own.resolve() == path.resolve()
+    if mine and path.is_file():
+        there = None
+        with contextlib.suppress(EngramError, OSError):
+            there = _header(path.read_bytes(), path).get("digest")
+        if there not in (None, digest):  # a damaged file may be replaced by a good one
+            raise RunError(f"{path} was changed by another process since it was opened; open it again")
 
 
 def read(path: Path) -> Contents:

@@ -47,6 +47,8 @@ def _one(item: Any, number: int, shape: Shape) -> Tensor:
     if isinstance(item, Image.Image) and holds_numbers(item):
         item = numbers_of(item)
     if isinstance(item, Image.Image):
+        if 0 in item.size:
+            raise DataError(f"image {number} of the list is {item.width}x{item.height}: there is nothing to see")
         return _scaled(decode_image(item, shape[0])[None], shape)
     if isinstance(item, np.ndarray | Tensor):
         pixels = as_pixels(item, shape[0])

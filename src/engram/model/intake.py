@@ -154,7 +154,7 @@ def _from_arrays(images: Any, labels: Any) -> RawSet:
     images, words = as_array(images), _words(labels)
     if images.shape[:1] == (0,):
         raise DataError("there are no images; give some of every class")
-    grey = images.ndim == 3 or (images.ndim == 4 and 1 in (images.shape[1], images.shape[3]))
+    grey = images.ndim in (2, 3) or (images.ndim == 4 and 1 in (images.shape[1], images.shape[3]))
     pixels = as_pixels(images, 1 if grey else 3)
     if len(pixels) != len(words):
         raise DataError(f"there are {len(pixels)} images and {len(words)} labels; give one label an image")
@@ -169,7 +169,7 @@ def _words(labels: Any) -> list[str | int]:
     if isinstance(plain, str | bytes) or not isinstance(plain, Iterable):
         raise DataError(f"labels cannot be {plain!r:.40}; give names or whole numbers, one an image")
     words = list(plain)
-    if wrong := [word for word in words if not isinstance(word, str | int | np.integer)]:
+    if wrong := [word for word in words if isinstance(word, bool) or not isinstance(word, str | int | np.integer)]:
         raise DataError(f"label {wrong[0]!r:.40} is no class; give names or whole numbers, one an image")
     return words
 

@@ -10,10 +10,11 @@ and ends with the same bits. Of the data, the classes that are not learned yet a
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from engram.config import differences
 from engram.context import Shape
 from engram.data.datasets import Dataset
 from engram.data.stream import ClassStream
-from engram.errors import ConfigError, DataError, EngramError, RunError
+from engram.errors import ConfigError, DataError, EngramError, InUseError, RunError
 from engram.experiment import checkpoint
-from engram.experiment.files import LOCK, move, os_errors
+from engram.experiment.files import LOCK, clear_left_overs, move, os_errors
 from engram.experiment.folder import (
     CONFIG,
     Origin,
@@ -39,7 +40,7 @@ from engram.experiment.loop import Stop
 from engram.experiment.progress import Display
 from engram.experiment.records import read_records
 from engram.model.card import write_card
-from engram.model.file import SUFFIX
+from engram.model.file import SUFFIX, work_folder
 from engram.model.file import read as read_file
 from engram.model.intake import Intake, brought, read
 from engram.model.learning import Learned, loop_for, note_in, old_accuracy, require_learns, take_in, take_over
@@ -50,16 +51,15 @@ NEW = "model.new"
 """In the work folder: the model that is done, before it takes its place."""
 
 
-def work_folder(path: Path) -> Path:
-    """Where a model learns that will be written to `path`."""
-    return path.with_name(f"{path.name}.learning")
-
-
 @contextmanager
 def held(path: Path) -> Iterator[Path]:
     """Keep other processes from changing the model at `path`; its work folder, which goes where it holds nothing."""
     work = work_folder(path)
-    with locked(work):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(work))
+        except InUseError as error:  # of a run a bench can wait for it; of a model it is a mistake like any other
+            raise RunError(str(error)) from None
         try:
             yield work
         finally:
@@ -88,10 +88,10 @@ def require_own_place(model: Model, out: Path) -> None:
 
 
 def is_version(path: Path, model: Model) -> bool:
-    """Whether a file holds the same model at some time: one that began with the same data."""
-    first = [dict(step.data) for step in model.lineage[:1]]
+    """Whether a file holds the same model at some time: one with the same first step, to the second."""
+    first = [json.loads(json.dumps(step.as_dict())) for step in model.lineage[:1]]
     with suppress(EngramError, KeyError, TypeError, ValueError):
-        return bool(first) and [step["data"] for step in read_file(path).body["lineage"][:1]] == first
+        return bool(first) and read_file(path).body["lineage"][:1] == first
     return False
 
 
@@ -102,6 +102,7 @@ def put(model: Model, out: Path, work: Path) -> None:
     model.save(work / NEW, card=False)
     with os_errors(out, kept="the version before, if there was one, is intact"):
         move(work / NEW, out)
+    clear_left_overs(out)
     model.path = out
 
 
@@ -130,8 +131,13 @@ def learn(
             require_learns(model, update)
             if not isinstance(data, ClassStream):
                 data = read(data, model.config.stream, shape=model.shape, known=model.classes)
-                if (left or update) and was_last(model.lineage, data, update):
-                    return None
+                if was_last(model.lineage, data, update):
+                    if left or update:
+                        return None
+                    raise DataError(
+                        f"{data.name}: class {brought(data)[0]!r} is known already, from these very images: nothing is "
+                        "left to do; give other classes, or other images of it by update=True (engram learn --update)"
+                    )
         intake = _take_in(model, data, update, begun, work)
         origin = begun or _origin(model, intake, update)
         _require_same_images(work, origin, intake)
@@ -143,6 +149,7 @@ def learn(
         offset = loop.restore()
         moved = [f"since the start, {line}; the last bits may differ" for line in note_environment(work, model.device)]
         loop.go(intake.dataset, intake.stream, offset, (*intake.notes, *moved))
+        require_own_place(model, out)  # once more: a program may have saved there in the meantime
         learned = take_over(model, loop, intake, before, audited)
         put(model, out, work)
         write_card(model, out)

@@ -166,6 +166,7 @@ class Model:
             raise RunError(f"{path} is a folder; name a file, such as {path / 'model'}{file.SUFFIX}")
         if not with_generator:
             return self.answering().save(path, card=card)
+        file.require_mine(path, self.path, self.digest)
         parts = self.parts()
         self.digest = file.write(path, parts.body(), parts.state)
         self.path, self.unsaved = path, False
@@ -349,7 +350,7 @@ class Model:
         >>> model.class_index("three")
         0
         """
-        if name not in self.ids:
+        if not isinstance(name, str) or name not in self.ids:
             raise unknown("class", str(name), self.classes)
         return self.classes.index(name)
 
@@ -593,6 +594,17 @@ class Model:
             if retrain and self.ids:
                 self.relearn()
         return step
+
+    @property
+    def trained_anew(self) -> bool:
+        """Whether the classifier has learned nothing from a class that was forgotten: it was trained anew since.
+
+        >>> from engram import Model
+        >>> Model.create(preset="fast").trained_anew
+        True
+        """
+        kinds = [step.kind for step in self.lineage]
+        return "forgot" not in kinds or "relearned" in kinds[len(kinds) - kinds[::-1].index("forgot") :]
 
     def _with_engrams(self, what: str, why_not: str) -> KeepsEngrams:
         if not isinstance(self.whole_learner(), KeepsEngrams):

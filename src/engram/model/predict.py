@@ -44,7 +44,7 @@ def image_paths(words: Iterable[str], lines: Iterable[str] = ()) -> Iterator[Pat
     """The files that are meant: a file, a folder with all images below it, a pattern with *, or - for `lines`."""
     for word in words:
         if word == "-":
-            yield from image_paths(line.rstrip("\n") for line in lines if line.strip() and line.strip() != "-")
+            yield from image_paths(line.rstrip("\r\n") for line in lines if line.strip() and line.strip() != "-")
         elif os.path.isdir(word):
             yield from _below(word)
         elif glob.has_magic(word) and not os.path.exists(word):
@@ -87,17 +87,21 @@ def predict(
     while some := list(itertools.islice(paths, batch)):
         images: list[Pixels] = []
         readable: list[Path | Unreadable] = []
+        failure: DataError | None = None
         for path in some:
             try:
                 images.append(read_image(path, channels, size))
                 readable.append(path)
             except DataError as error:
-                if on_error == "stop":
-                    raise
+                if on_error == "stop":  # after the answers for what came before it, however large a batch is
+                    failure = error
+                    break
                 readable.append(Unreadable(path, str(error)))
         answers = _answers(model, images, min(top, len(model.classes)), unknown)
         for entry in readable:
             yield entry if isinstance(entry, Unreadable) else Prediction(entry, *next(answers))
+        if failure is not None:
+            raise failure
 
 
 def read_image(path: Path, channels: int, size: int) -> Pixels:
