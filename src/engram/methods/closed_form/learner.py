@@ -26,8 +26,8 @@ from engram.methods.closed_form.statistics import add_sums, packed
 from engram.methods.learner import SILENT, Freed, Observer, Progress, State, run_epochs
 from engram.seeding import generator
 
-BATCH = 256
-"""Images that are summed up at a time: so many products of two numbers up to 255 add up exactly in float32."""
+BATCH = 1024
+"""Examples that are summed up at a time: so many products of whole numbers up to 127 are exact in float32."""
 
 
 class ClosedForm(abc.ABC):

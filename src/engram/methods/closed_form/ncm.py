@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engram.methods.closed_form.heads import FixedHead, LinearHead
 from engram.methods.closed_form.learner import ClosedForm
-from engram.methods.closed_form.settings import ClosedFormSettings
+from engram.methods.closed_form.settings import ClosedFormSettings, FeatureSettings
 from engram.methods.closed_form.statistics import means, nearest_mean_weights
 from engram.methods.learner import Freed, Method
 
@@ -23,7 +23,7 @@ class NearestClassMean(ClosedForm):
 
 NCM = Method(
     build=NearestClassMean,
-    settings=ClosedFormSettings(),
+    settings=ClosedFormSettings(FeatureSettings(filters=64)),
     summary="nearest class mean on fixed random features, in closed form",
     stores="feature sums of each class",
     source="Mensink et al. 2013",

@@ -17,7 +17,7 @@ class FeatureSettings(Group):
 
     group = "features"
     filters: int = setting(
-        136, "random filters for images, 18 features each; a Gram matrix grows with their square", at_least=1
+        192, "random filters for images, 18 features each; a Gram matrix grows with their square", at_least=1
     )
     projections: int = setting(0, "random projections of vectors, rectified; 0: vectors as they are", at_least=0)
 
@@ -35,7 +35,7 @@ class DiscriminantSettings(Group):
 
     group = "discriminant"
     shrinkage: float = setting(
-        1e-2, "how far the covariance is drawn towards its mean variance: 0 not at all", at_least=0, at_most=1
+        3e-3, "how far the covariance is drawn towards its mean variance: 0 not at all", at_least=0, at_most=1
     )
 
 
@@ -51,7 +51,7 @@ class RidgeGroup(Group):
     """Ridge regression."""
 
     group = "ridge"
-    strength: float = setting(1e-2, "penalty on the squared weights, in units of trace(G) / D", above=0)
+    strength: float = setting(3e-4, "penalty on the squared weights, in units of trace(G) / D", above=0)
     choose: Literal["fixed", "task"] = setting(
         "fixed",
         "the strength as set, or RanPAC's: what does best on a fifth of the newest task, if it has two classes",
@@ -70,7 +70,9 @@ class CorrelationSettings(Group):
     """FeCAM's distance."""
 
     group = "correlation"
-    power: float = setting(0.5, "of the transformation that makes features more like a normal distribution", above=0)
+    power: float = setting(
+        1.0, "of Tukey's transformation of features; those of images are roots already, the paper has 0.5", above=0
+    )
     shrinkage: float = setting(1.0, "how much of the mean variance and covariance is added to each", at_least=0)
 
 
