@@ -212,7 +212,8 @@ def explicit(image: npt.NDArray[np.float64], filters: npt.NDArray[np.float64]) -
         cut = [np.arange(one, one + random_features.WINDOW) for one in first]
         found += [beyond[:, rows][:, :, columns].mean((1, 2)) for rows, columns in itertools.product(cut, cut)]
     both = np.stack(found).reshape(2, windows**2, len(filters)).transpose(0, 2, 1)
-    return np.minimum(random_features.UNIT * np.sqrt(both.reshape(-1)), random_features.MOST)
+    features: npt.NDArray[np.float64] = random_features.UNIT * np.sqrt(both.reshape(-1))
+    return features.clip(max=random_features.MOST)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -393,7 +394,7 @@ def test_examples_may_come_in_parts(name: str) -> None:
     for learner in (whole, parts):
         learner.grow(2)
     whole.add(features, targets)
-    for rows in torch.randperm(40, generator=draws).split(7):
+    for rows in torch.split(torch.randperm(40, generator=draws), 7):
         parts.add(features[rows], targets[rows])
     for part, tensor in whole.statistics().items():
         assert torch.equal(tensor, parts.statistics()[part])

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -25,9 +26,13 @@ def build(**settings: Any) -> LwF:
     return learner
 
 
-def soft(scores: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    powers: np.ndarray[Any, np.dtype[np.float64]] = np.exp(scores / TEMPERATURE)
-    return powers / powers.sum(1, keepdims=True)
+Array = npt.NDArray[np.float64]
+
+
+def soft(scores: Array) -> Array:
+    powers = np.exp(scores / TEMPERATURE)
+    chances: Array = powers / powers.sum(1, keepdims=True)
+    return chances
 
 
 def test_the_loss_is_the_truth_and_the_old_answers() -> None:
