@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from conftest import Interrupt, context
+from engram.cli import call
 from engram.data.datasets import Dataset
 from engram.data.stream import ClassStream
 from engram.errors import ConfigError
@@ -449,7 +451,9 @@ def test_a_model_learns_saves_opens_and_answers(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["ncm", "fecam"])
-def test_a_model_forgets_as_if_it_had_never_known(name: str, tmp_path: Path) -> None:
+def test_a_model_forgets_as_if_it_had_never_known(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = model_of(name, tmp_path / "all", {"ball": 5, "mug": 0, "cap": 10})
     never = model_of(name, tmp_path / "two", {"ball": 5, "mug": 0})
     with pytest.raises(ConfigError, match=f"{name} has no engrams to learn from; dgmw and dgma have"):
@@ -462,6 +466,10 @@ def test_a_model_forgets_as_if_it_had_never_known(name: str, tmp_path: Path) -> 
     model.save(tmp_path / "m.engram")
     assert "as a model that never learned these classes" in (tmp_path / "m.card.md").read_text()
     assert Model.open(tmp_path / "m.engram").classes == ("ball", "mug")
+    assert call(["forget", str(tmp_path / "m.engram"), "mug", "--retrain"]) == 2
+    assert call(["forget", str(tmp_path / "m.engram"), "mug"]) == 0
+    assert re.search(r"forgot mug: its sums are gone, [\d,]+ bytes", capsys.readouterr().out)
+    assert Model.open(tmp_path / "m.engram").classes == ("ball",)
 
 
 @pytest.mark.parametrize("name", ["slda", "ridge"])
