@@ -44,6 +44,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mergan-ra": {**SMALL_BASELINE, "gan.steps": 40},
     "ewcm": SMALL_BASELINE,
     "icarl": {"exemplars.budget": 40},
+    **{name: {"features.filters": 8} for name in ("ncm", "slda", "ridge", "fecam")},
 }
 
 

@@ -31,6 +31,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "classifier": ("dgmw", {**SMALL["dgmw"], **GAN}),
     "critic": ("dgmw", {**SMALL_CRITIC_ANSWERS, **GAN}),
     "nearest_mean": ("icarl", SMALL["icarl"]),
+    "linear": ("slda", {"features.filters": 4}),
+    "correlation": ("fecam", {"features.filters": 2}),
 }
 every_kind = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in CASES]

@@ -22,7 +22,19 @@ from engram.errors import ConfigError
 from engram.experiment.checkpoint import fingerprint
 from engram.methods.answering import AnswerNet
 from engram.methods.bounds import PlainLearner
-from engram.methods.learner import SILENT, Embeds, KeepsEngrams, Learner, Method, Observer, Retains, Samples, State
+from engram.methods.learner import (
+    SILENT,
+    AddsUp,
+    Embeds,
+    KeepsEngrams,
+    Learner,
+    Method,
+    Observer,
+    Retains,
+    Samples,
+    State,
+)
+from engram.methods.learner import Forgets as DropsClasses
 from engram.methods.registry import METHODS
 from engram.testing import check_learner, images_in, toy_dataset
 
@@ -123,8 +135,12 @@ def test_who_can_do_what() -> None:
     def able(kind: Any) -> set[str]:
         return {name for name in METHODS if isinstance(build(name), kind)}
 
+    draw, closed = {"dgmw", "dgma", "mergan", "mergan-ra", "ewcm"}, {"ncm", "slda", "ridge", "fecam"}
     assert able(Retains) == able(KeepsEngrams) == {"dgmw", "dgma"}
-    assert able(Samples) == able(Embeds) == {"dgmw", "dgma", "mergan", "mergan-ra", "ewcm"}
+    assert able(DropsClasses) == {"dgmw", "dgma", "ncm", "fecam"}
+    assert able(AddsUp) == closed
+    assert able(Samples) == draw
+    assert able(Embeds) == draw | closed
 
 
 # ---------------------------------------------------------------- who fails, and what is said

@@ -169,8 +169,10 @@ def do_forget(chosen: argparse.Namespace) -> int:
         write_card(model, out)
     if not chosen.quiet:
         for step in steps:
-            count = f"{step.facts['weights']:,} of {step.facts['all_weights']:,} weights"
-            say(f"forgot {step.classes[0]}: {count} are free again")
+            freed = f"{step.facts['weights']:,} of {step.facts['all_weights']:,} weights are free again"
+            if not step.facts["all_weights"]:
+                freed = f"its sums are gone, {step.facts['bytes']:,} bytes"
+            say(f"forgot {step.classes[0]}: {freed}")
         for name in gone:
             say(f"{name} was forgotten before")
         for other in still_holding(model, out, chosen.model):

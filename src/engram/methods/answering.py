@@ -3,6 +3,8 @@
     classifier     trunk ─ linear ─> scores
     critic         the critic's trunk ─ its class output ─> scores
     nearest_mean   trunk ─ unit length ─> minus the distance to the mean of each class
+    linear         fixed features ─ weights in closed form ─> scores
+    correlation    fixed features ─> minus the distance to each class under its own correlations
 
 Such a network takes images in [-1, 1] and gives the scores that its learner gives. It can be exported, and together
 with the configuration its weights are enough to answer: no generator, no stored images, no optimiser.
@@ -24,12 +26,15 @@ from engram.errors import ConfigError, unknown
 from engram.gan.settings import GanMethodSettings
 from engram.gan.step import new_critic
 from engram.methods.classifier import FEATURE_BATCH, Classifier, normalise
+from engram.methods.closed_form.features import features_of
+from engram.methods.closed_form.heads import FixedHead, blank_head
+from engram.methods.closed_form.settings import ClosedFormSettings
 from engram.methods.learner import SILENT, Learner, Observer, State
 from engram.nets.classifier import GrowingHead
 from engram.nets.critic import Critic
 from engram.seeding import generator
 
-Kind = Literal["classifier", "critic", "nearest_mean"]
+Kind = Literal["classifier", "critic", "nearest_mean", "linear", "correlation"]
 
 
 class NearestMean(nn.Module):
@@ -57,9 +62,9 @@ class AnswerNet(nn.Module):
     """Trunk and head, for answering alone: in eval mode, without gradients, and nobody else's."""
 
     trunk: nn.Module
-    head: GrowingHead | NearestMean
+    head: GrowingHead | NearestMean | FixedHead
 
-    def __init__(self, kind: Kind, trunk: nn.Module, head: GrowingHead | NearestMean) -> None:
+    def __init__(self, kind: Kind, trunk: nn.Module, head: GrowingHead | NearestMean | FixedHead) -> None:
         super().__init__()
         self.kind: Kind = kind
         self.trunk, self.head = copy.deepcopy(trunk), copy.deepcopy(head)
@@ -99,6 +104,9 @@ def blank_answer(ctx: Context[MethodSettings], kind: Kind, classes: int) -> Answ
     """A network of this kind and size, whose weights are yet to be loaded."""
     if kind not in get_args(Kind):
         raise unknown("kind of answer", kind, get_args(Kind))
+    if isinstance(ctx.settings, ClosedFormSettings):
+        trunk = features_of(ctx.shape, ctx.settings.features, generator=generator(0)).to(ctx.device)
+        return AnswerNet(kind, trunk, blank_head(ctx.settings, classes, trunk.features).to(ctx.device))
     if kind == "critic":
         assert isinstance(ctx.settings, GanMethodSettings), type(ctx.settings)
         return critic_answer(new_critic(cast("Context[GanMethodSettings]", ctx), classes, 0))

@@ -165,7 +165,32 @@ class Freed:
 
 
 @runtime_checkable
-class KeepsEngrams(Retains, Protocol):
+class Forgets(Protocol):
+    """A learner that can drop a class so that nothing of it is left in what it keeps of the past.
+
+    >>> from engram import build, load_dataset
+    >>> from engram.methods.learner import Forgets
+    >>> digits = load_dataset("digits")
+    >>> isinstance(build("ncm", digits), Forgets), isinstance(build("ridge", digits), Forgets)
+    (True, False)
+    """
+
+    def forget(self, class_index: int) -> Freed:
+        """Between tasks: drop a class; the classes behind it move up by a place."""
+        ...
+
+
+@runtime_checkable
+class AddsUp(Protocol):
+    """A learner whose memory is sums over examples: more images of a known class are added to them, exactly."""
+
+    def add(self, features: Tensor, targets: Tensor) -> None:
+        """More examples, of known classes too: features (B, D), targets (B,)."""
+        ...
+
+
+@runtime_checkable
+class KeepsEngrams(Retains, Forgets, Protocol):
     """A learner that remembers by engrams. One can be added to a class that is known, and taken away."""
 
     def learn(self, task: Task, *, observe: Observer = SILENT) -> None:

@@ -11,9 +11,14 @@ from engram.config import Config, compose
 from engram.data.datasets import Dataset
 from engram.errors import unknown
 from engram.methods.bounds import FINETUNE, JOINT
+from engram.methods.closed_form.fecam import FECAM
+from engram.methods.closed_form.ncm import NCM
+from engram.methods.closed_form.ridge import RIDGE
+from engram.methods.closed_form.slda import SLDA
 from engram.methods.dgm.learner import DGMA, DGMW
 from engram.methods.icarl import ICARL
 from engram.methods.learner import Learner, MethodEntry
+from engram.methods.lwf import LWF
 from engram.methods.regularised.ewc import EWC, EWC_S
 from engram.methods.regularised.rwalk import RWALK, RWALK_S
 from engram.methods.regularised.si import SI, SI_S
@@ -38,6 +43,11 @@ METHODS: dict[str, MethodEntry] = {
     "mergan": MERGAN,
     "mergan-ra": MERGAN_RA,
     "ewcm": EWC_M,
+    "ncm": NCM,
+    "slda": SLDA,
+    "ridge": RIDGE,
+    "fecam": FECAM,
+    "lwf": LWF,
 }
 """All methods by name, with what each stores of past tasks.
 

@@ -18,7 +18,7 @@ from engram.data.datasets import Check
 from engram.data.raw import one_line
 from engram.experiment.files import move, os_errors, write_atomically
 from engram.experiment.pictures import png, sheet
-from engram.methods.learner import KeepsEngrams, Retains, Samples
+from engram.methods.learner import Forgets, KeepsEngrams, Retains, Samples
 from engram.model import card_figures, card_memory, card_trust
 from engram.model.card_figures import NOT_MEASURED, changes, counted, listed, moment, percent
 from engram.model.card_page import Block, Card, Cell, Code, Mono, Picture, Section, Table, Tile, as_html, as_markdown
@@ -228,8 +228,9 @@ def _shell(model: Model, name: str) -> str:
         lines.append(f"engram sample {file} --out drawings.png")
     if not model.answers_only:
         lines.append(f"engram learn {file} more-classes/ --out next{SUFFIX}")
-    if isinstance(model.learner, KeepsEngrams) and model.classes:
-        lines.append(f"engram forget {file} {shlex.quote(model.classes[-1])} --retrain --out without{SUFFIX}")
+    if isinstance(model.learner, Forgets) and model.classes:
+        retrain = "--retrain " if isinstance(model.learner, KeepsEngrams) else ""
+        lines.append(f"engram forget {file} {shlex.quote(model.classes[-1])} {retrain}--out without{SUFFIX}")
     return "\n".join(lines)
 
 

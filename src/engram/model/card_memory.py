@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engram.data.datasets import Check
-from engram.methods.learner import KeepsEngrams, Retains
+from engram.methods.learner import AddsUp, KeepsEngrams, Retains
 from engram.model.card_figures import NOT_MEASURED, NOT_NOTED, SHORT, counted, listed, moment, task_of
 from engram.model.card_page import Block, Cell, Code, Mono, Section, Table
 from engram.model.history import History
@@ -22,6 +22,11 @@ PARTS = {
     "exemplars": "real training images",
     "critic": "the judge of the generator's training",
     "importance": "a copy and an importance of every weight",
+    "counts": "how many images each class had",
+    "sums": "sum of the features of each class",
+    "gram": "sums of products of two features, over all classes",
+    "grams": "sums of products of two features, class by class",
+    "filters": "random filters, drawn once",
 }
 """What the records call the parts of a memory."""
 
@@ -39,6 +44,8 @@ def _retained(model: Model, check: Check) -> str:
         return "The model knows no class yet: there is nothing to compare."
     if model.answers_only:
         return "Not checked: this file only answers, its engrams were left out. Check the file that has the generator."
+    if isinstance(model.learner, AddsUp):
+        return "It keeps sums over the images of each class. Later tasks add to them and take nothing away."
     if not isinstance(model.learner, Retains):
         return f"{check.detail}. What it remembers of earlier classes may change with every task: {NOT_MEASURED}."
     mark = {True: "Checked when this card was written", False: "FAILED when this card was written"}[bool(check.ok)]
@@ -116,6 +123,8 @@ def forgotten(model: Model, past: History, name: str) -> Section:
     gone = [(place, step) for place, step in enumerate(past.steps) if step.kind == "forgot"]
     if not gone:
         return Section("Forgotten classes", ("None.",))
+    if isinstance(model.learner, AddsUp):
+        return Section("Forgotten classes", _sums_gone(gone))
     columns = ("Class", "Id", "Forgotten", "Weights freed", "Engrams dropped", "Classifier trained anew")
     rows = tuple(_gone_row(past, place, step) for place, step in gone)
     kept = [one for place, step in gone if past.relearned_since(place) is None for one in step.classes]
@@ -126,6 +135,18 @@ def forgotten(model: Model, past: History, name: str) -> Section:
         Table(columns, rows, numbers=(1, 4)),
     ]
     return Section("Forgotten classes", (*blocks, *_remains(model, kept, name)))
+
+
+def _sums_gone(gone: list[tuple[int, Step]]) -> tuple[Block, ...]:
+    rows = tuple(
+        (listed(step.classes), ", ".join(map(str, step.ids)), moment(step.when), f"{step.facts['bytes']:,}")
+        for _, step in gone
+    )
+    return (
+        "The sums over their images are gone from this file, and nothing else was ever made of these images: it "
+        "answers as a model that never learned these classes. Copies and earlier versions of the file still hold them.",
+        Table(("Class", "Id", "Forgotten", "Bytes freed"), rows, numbers=(1, 3)),
+    )
 
 
 def _gone_row(past: History, place: int, step: Step) -> tuple[Cell, ...]:

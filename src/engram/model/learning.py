@@ -12,7 +12,7 @@ from engram.errors import ConfigError
 from engram.evaluation.evaluate import evaluate
 from engram.experiment.loop import Stop, TaskLoop
 from engram.experiment.progress import Display
-from engram.methods.learner import KeepsEngrams, Samples
+from engram.methods.learner import AddsUp, KeepsEngrams, Samples
 from engram.model import intake as intakes
 from engram.model.audit import note
 from engram.model.intake import Intake
@@ -48,8 +48,10 @@ def require_learns(model: Model, update: bool) -> None:
     """It can learn more, or more of a known class."""
     model.require_between_tasks("learn more")
     model.require_whole("learn")
-    if update and model.learner is not None and not isinstance(model.learner, KeepsEngrams):
-        raise ConfigError(f"{model.config.method} cannot learn more of a known class; dgmw and dgma can")
+    if update and model.learner is not None and not isinstance(model.learner, KeepsEngrams | AddsUp):
+        raise ConfigError(
+            f"{model.config.method} cannot learn more of a known class; dgmw, dgma and the closed forms can"
+        )
 
 
 def take_in(

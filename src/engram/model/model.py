@@ -35,7 +35,7 @@ from engram.experiment.machine import prepare
 from engram.experiment.progress import Display
 from engram.methods.answering import AnswerNet, AnswerOnly, answer_only, rebuild_answer
 from engram.methods.classifier import normalise
-from engram.methods.learner import KeepsEngrams, Learner, Samples
+from engram.methods.learner import Forgets, KeepsEngrams, Learner, Samples
 from engram.methods.registry import configure, find_method
 from engram.model import file, hub, learning
 from engram.model.inputs import as_images
@@ -47,6 +47,7 @@ from engram.seeding import generator
 
 BATCH = 256
 """Images that are answered at a time."""
+NO_ENGRAMS = "has no engrams to learn from; dgmw and dgma have"
 
 
 @dataclass(frozen=True)
@@ -565,6 +566,8 @@ class Model:
     def forget(self, name: str, *, retrain: bool = False) -> Step:
         """Drop a class: its engrams, its answers, and every weight that no other class needs. Returns what was freed.
 
+        Of a closed form: its sums, where they are kept class by class.
+
         `retrain`: train the classifier anew from drawings of the other classes; its trunk saw this class too.
 
         >>> from engram import Model, load_dataset
@@ -578,7 +581,9 @@ class Model:
         """
         self.ready("forget")
         self.require_between_tasks("forget")
-        learner = self._with_engrams("forget", "cannot forget a single class; dgmw and dgma can")
+        if retrain:
+            self._with_engrams("relearn", NO_ENGRAMS)
+        learner = self._that_forgets()
         index = self.class_index(name)
         name = self.classes[index]
         with self._or_as_before():
@@ -605,6 +610,16 @@ class Model:
         """
         kinds = [step.kind for step in self.lineage]
         return "forgot" not in kinds or "relearned" in kinds[len(kinds) - kinds[::-1].index("forgot") :]
+
+    def _that_forgets(self) -> Forgets:
+        if not isinstance(self.whole_learner(), Forgets):
+            raise ConfigError(
+                f"{self.config.method} cannot forget a single class, as it keeps {self.method.stores}; "
+                "dgmw, dgma, ncm and fecam can"
+            )
+        self.require_whole("forget")
+        assert isinstance(self.learner, Forgets)
+        return self.learner
 
     def _with_engrams(self, what: str, why_not: str) -> KeepsEngrams:
         if not isinstance(self.whole_learner(), KeepsEngrams):
@@ -637,7 +652,7 @@ class Model:
         ['learned', 'relearned']
         """
         self.ready("relearn")
-        learner = self._with_engrams("relearn", "has no engrams to learn from; dgmw and dgma have")
+        learner = self._with_engrams("relearn", NO_ENGRAMS)
         learner.relearn(task_index=self.tasks)
         self.changed()
         self._trust_again()
