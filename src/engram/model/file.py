@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,8 @@ def work_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.learning")
 
 
-def require_mine(path: Path, own: Path | None, digest: str | None) -> None:
-    """Nobody is at work on the file; and where it is a model's own, it is still the version with this digest.
+def require_mine(path: Path, own: Path | None, digests: Collection[str | None]) -> None:
+    """Nobody is at work on the file; and where it is a model's own, it is still a version with one of these digests.
 
     Who writes all the same would undo in silence what the other has done: a class comes back that was forgotten.
     """
@@ -113,7 +114,7 @@ def require_mine(path: Path, own: Path | None, digest: str | None) -> None:
         there = None
         with contextlib.suppress(EngramError, OSError):
             there = _header(path.read_bytes(), path).get("digest")
-        if there not in (None, digest):  # a damaged file may be replaced by a good one
+        if there is not None and there not in digests:  # a damaged file may be replaced by a good one
             raise RunError(f"{path} was changed by another process since it was opened; open it again")
 
 

@@ -82,6 +82,8 @@ class Model:
         self.trust = parts.trust
         """How far answers can be trusted; None where no images were kept out for that."""
         self.within_task, self.digest, self.path = parts.within_task, parts.digest, parts.path
+        self.own_digests = {parts.digest}
+        """What may lie at its path: the version that was read, and what this object wrote."""
         self.unsaved = False
         """Whether it has changed since it was read or written."""
         self.learner: Learner | None = None
@@ -166,11 +168,14 @@ class Model:
         if os.path.isdir(path):
             raise RunError(f"{path} is a folder; name a file, such as {path / 'model'}{file.SUFFIX}")
         if not with_generator:
-            return self.answering().save(path, card=card)
-        file.require_mine(path, self.path, self.digest)
+            digest = self.answering().save(path, card=card)
+            self.own_digests.add(digest)
+            return digest
+        file.require_mine(path, self.path, self.own_digests)
         parts = self.parts()
         self.digest = file.write(path, parts.body(), parts.state)
         self.path, self.unsaved = path, False
+        self.own_digests.add(self.digest)
         if card:
             from engram.model.card import write_card
 
