@@ -191,12 +191,16 @@ def check_size(size: int) -> None:
         raise ConfigError(f"image size {size}: must be {' or '.join(map(str, SIZES))}")
 
 
-def resize(images: npt.NDArray[np.uint8], size: int) -> Tensor:
-    """(n, C, H, W) uint8 -> (n, C, size, size) uint8, bilinear with antialiasing; the right size stays as it is."""
+def resize(images: npt.NDArray[np.uint8], size: int | tuple[int, int]) -> Tensor:
+    """(n, C, H, W) uint8 -> (n, C, size, size) uint8, bilinear with antialiasing; the right size stays as it is.
+
+    `size`: one side of a square, or height and width.
+    """
+    wanted = (size, size) if isinstance(size, int) else size
     pixels = torch.from_numpy(np.require(images, requirements=["C", "W"]))
-    if pixels.shape[-2:] == (size, size):
+    if pixels.shape[-2:] == wanted:
         return pixels
-    scaled = functional.interpolate(pixels.float(), (size, size), mode="bilinear", antialias=True)
+    scaled = functional.interpolate(pixels.float(), wanted, mode="bilinear", antialias=True)
     return scaled.round_().clamp_(0, 255).to(torch.uint8)
 
 

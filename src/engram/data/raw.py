@@ -4,7 +4,8 @@ RawSet
 ├── train: Raw      images (N, C, H, W) uint8, or ImageFiles that decode one (C, H, W) at a time
 ├── test: Raw|None  None where the files hold no test part
 ├── class_names
-└── left_out        files that lie there and were not read, each with the reason
+├── left_out        files that lie there and were not read, each with the reason
+└── backbone        of vectors: by which network they were made
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from engram.data.recipe import Recipe
 from engram.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
@@ -99,6 +101,8 @@ class RawSet:
     test: Raw | None
     class_names: tuple[str, ...]
     left_out: tuple[LeftOut, ...] = ()
+    backbone: Recipe | None = None
+    """By what its vectors were made, where that is known."""
 
 
 def one_line(text: str) -> str:
