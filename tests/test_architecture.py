@@ -21,6 +21,7 @@ PACKAGES = [
     "presets",
     "seeding",
     "distributed",
+    "kinds",
     "masking",
     "ops",
     "context",

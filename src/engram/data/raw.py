@@ -1,7 +1,7 @@
 """A set as its files hold it, before anything is resized, and the digest of its contents.
 
 RawSet
-├── train: Raw      images (N, C, H, W) uint8, or ImageFiles that decode one (C, H, W) at a time
+├── train: Raw      images (N, C, H, W) uint8, or ImageFiles that decode one (C, H, W) at a time; vectors (N, D) float32
 ├── test: Raw|None  None where the files hold no test part
 ├── class_names
 ├── left_out        files that lie there and were not read, each with the reason
@@ -24,6 +24,7 @@ from engram.data.recipe import Recipe
 from engram.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
 BLOCK = 1 << 20  # pixels: 4 MB as float
@@ -50,17 +51,25 @@ class ImageFiles:
 class Raw:
     """One part of a set as the files hold it."""
 
-    images: Pixels | ImageFiles
-    """(N, C, H, W) uint8, or files of any size."""
+    images: Pixels | Vectors | ImageFiles
+    """(N, C, H, W) uint8, or files of any size; (N, D) float32."""
     labels: Labels
     """(N,)"""
+    note: str = ""
+    """For people: what was done to its numbers."""
 
     @property
     def channels(self) -> int:
+        """Of its images; of vectors, how many numbers each has."""
         return self.images.channels if isinstance(self.images, ImageFiles) else int(self.images.shape[1])
 
-    def blocks(self) -> Iterator[tuple[Pixels, Labels]]:
-        """The part in order, as (n, C, H, W) and (n,): few enough that a float copy of a block is small."""
+    @property
+    def vectors(self) -> bool:
+        """Whether it holds vectors."""
+        return not isinstance(self.images, ImageFiles) and self.images.ndim == 2
+
+    def blocks(self) -> Iterator[tuple[Pixels | Vectors, Labels]]:
+        """The part in order, as (n, C, H, W) or (n, D), and (n,): few enough that a float copy of a block is small."""
         if isinstance(self.images, ImageFiles):  # sizes may differ: one image a block
             for i, image in enumerate(self.images):
                 yield image[None], self.labels[i : i + 1]
@@ -118,11 +127,14 @@ def broken(path: Path | str, what: object, remedy: str = INTACT) -> DataError:
 # ---------------------------------------------------------------- contents
 
 
-def fingerprints(tag: str, images: Pixels, labels: Labels) -> list[bytes]:
-    """16 bytes an image over (part, label, shape, pixels); images (n, C, H, W), labels (n,)."""
+def fingerprints(tag: str, images: Pixels | Vectors, labels: Labels) -> list[bytes]:
+    """16 bytes an example over (part, label, shape, values); images (n, C, H, W) or (n, D), labels (n,).
+
+    Vectors count as the float32 that is learned from, lowest byte first, whatever type the file had.
+    """
     shape = "x".join(map(str, images.shape[1:]))
     heads = {int(label): f"{tag} {label} {shape}\n".encode() for label in np.unique(labels)}
-    rows = np.ascontiguousarray(images).reshape(len(images), -1)
+    rows = np.ascontiguousarray(images, images.dtype.newbyteorder("<")).reshape(len(images), -1)
     prints = []
     for row, label in zip(rows, labels.tolist(), strict=True):
         one = hashlib.blake2b(heads[label], digest_size=16)

@@ -4,8 +4,9 @@
     critic         the critic's trunk ─ its class output ─> scores
     nearest_mean   trunk ─ unit length ─> minus the distance to the mean of each class
 
-Such a network takes images in [-1, 1] and gives the scores that its learner gives. It can be exported, and together
-with the configuration its weights are enough to answer: no generator, no stored images, no optimiser.
+Such a network takes images in [-1, 1], or vectors as they are stored (the scale is its first part), and gives the
+scores that its learner gives. It can be exported, and together with the configuration its weights are enough to answer:
+no generator, no stored images, no optimiser.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from engram.data.stream import Task
 from engram.errors import ConfigError, unknown
 from engram.gan.settings import GanMethodSettings
 from engram.gan.step import new_critic
+from engram.kinds import is_vector
 from engram.methods.classifier import FEATURE_BATCH, Classifier, normalise
 from engram.methods.learner import SILENT, Learner, Observer, State
 from engram.nets.classifier import GrowingHead
 from engram.nets.critic import Critic
+from engram.nets.scale import Scale
 from engram.seeding import generator
 
 Kind = Literal["classifier", "critic", "nearest_mean"]
@@ -95,10 +98,20 @@ def nearest_mean_answer(classifier: Classifier, means: Tensor) -> AnswerNet:
     return AnswerNet("nearest_mean", classifier.net[0], NearestMean(means.to(classifier.ctx.device)))
 
 
+def with_scale(net: AnswerNet, scale: Scale) -> AnswerNet:
+    """The same for vectors as they are stored."""
+    return AnswerNet(net.kind, nn.Sequential(Scale(scale.mean, scale.deviation), net.trunk), net.head)
+
+
 def blank_answer(ctx: Context[MethodSettings], kind: Kind, classes: int) -> AnswerNet:
     """A network of this kind and size, whose weights are yet to be loaded."""
     if kind not in get_args(Kind):
         raise unknown("kind of answer", kind, get_args(Kind))
+    net = _blank(ctx, kind, classes)
+    return with_scale(net, Scale.blank(*ctx.shape)) if is_vector(ctx.shape) else net
+
+
+def _blank(ctx: Context[MethodSettings], kind: Kind, classes: int) -> AnswerNet:
     if kind == "critic":
         assert isinstance(ctx.settings, GanMethodSettings), type(ctx.settings)
         return critic_answer(new_critic(cast("Context[GanMethodSettings]", ctx), classes, 0))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from engram.kinds import spread
 from engram.masking.growth import Rule, dcgan_init
 from engram.masking.masks import Variant, bits
 from engram.nets.graph import Graph, run_graph
@@ -33,12 +34,12 @@ class ClassNorm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(classes, units))
 
     def forward(self, x: Tensor, classes: Tensor) -> Tensor:
-        """x (B, units, H, W), classes (B,) within the task."""
+        """x (B, units) or (B, units, H, W), classes (B,) within the task."""
         scale, shift = self.scale, self.shift
         if len(scale) == 1:
             return batch_norm(x, scale[0], shift[0], eps=EPSILON)
         x = batch_norm(x, eps=EPSILON)
-        return torch.addcmul(shift[classes][:, :, None, None], x, scale[classes][:, :, None, None])
+        return torch.addcmul(spread(shift[classes], x), x, spread(scale[classes], x))
 
 
 class TaskParams(nn.Module):
@@ -50,8 +51,11 @@ class TaskParams(nn.Module):
         super().__init__()
         self.classes = classes
         self.norms = nn.ModuleList(ClassNorm(n, classes) for n in units)
-        self.head = nn.Parameter(dcgan_init(graph.head.weight_shape(units[-1], channels), generator))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        head = dcgan_init(graph.head.weight_shape(units[-1], channels), generator)
+        # without a tanh behind it the head begins at the scale of what it is to draw
+        self.head = nn.Parameter(head * (50 / units[-1] ** 0.5) if graph.draws_vectors else head)
+        # vectors of a class lie around a point of its own, so each class has an offset
+        self.bias = nn.Parameter(torch.zeros(classes, channels) if graph.draws_vectors else torch.zeros(channels))
 
 
 class MaskedGenerator(nn.Module):
@@ -80,6 +84,12 @@ class MaskedGenerator(nn.Module):
     def plastic(self) -> list[PlasticLayer]:
         """The shared layers, one an edge of the graph."""
         return [layer for layer in self.layers if isinstance(layer, PlasticLayer)]
+
+    @torch.no_grad()
+    def start_at(self, offsets: Tensor) -> None:
+        """Where the vectors of each of the task's classes lie, (classes, D): what their drawings begin around."""
+        assert self.task_params is not None
+        self.task_params.bias.copy_(offsets)
 
     @property
     def units(self) -> list[int]:
@@ -120,7 +130,8 @@ class MaskedGenerator(nn.Module):
         weights: list[Tensor] = [layer.weight for layer in layers]
         if masks is not None:
             weights = [layer.opened(mask) for layer, mask in zip(layers, masks, strict=True)]
-        return run_graph(self.graph, z, weights, activate, (own.head, own.bias), mask_edge=mask_edge, observe=observe)
+        bias = own.bias[classes] if self.graph.draws_vectors else own.bias
+        return run_graph(self.graph, z, weights, activate, (own.head, bias), mask_edge=mask_edge, observe=observe)
 
     def _close(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """DGMa: a unit that no edge opens sends exactly 0 onwards, whatever shift its normalisation has."""

@@ -42,7 +42,7 @@ from engram.methods.dgm.settings import DGMA_SETTINGS, DGMSettings
 from engram.methods.dgm.store_images import share_of_real, store_images
 from engram.methods.dgm.train_task import TaskTrainer
 from engram.methods.learner import SILENT, Freed, Method, Observer, Progress, State, run_epochs
-from engram.nets.architectures import graph_of
+from engram.nets.architectures import graph_for
 from engram.nets.critic import Critic, Replayed
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.reachability import reachable_units
@@ -68,7 +68,7 @@ class DGM:
         self.progress = Progress()
         """Of the generator's training; the classifier has its own."""
         self.net = MaskedGenerator(
-            graph_of(self.settings.generator.architecture, ctx.shape[1]),
+            graph_for(self.settings.generator.architecture, ctx.shape),
             ctx.shape[0],
             width=self.settings.generator.width,
             latent_dim=self.settings.generator.latent_dim,
@@ -120,6 +120,8 @@ class DGM:
                 old=old,
                 counts=read_counts(own.counts_of, task.index) if own.choice == "random" else None,
             )
+            if self.net.graph.draws_vectors:
+                self.net.start_at(class_means(task))
             if not self.critic_answers:  # taken over; where it is the classifier, it answers until the task is done
                 self.critic = None
             self.progress = Progress(epochs=self.settings.gan.epochs, batches=self.trainer.steps, ends=GAN_SHARE)
@@ -354,6 +356,11 @@ class DGM:
         if "critic" in state:
             self.critic = new_critic(self.ctx, state["critic"]["known"], 0)
             self.critic.load_state_dict(state["critic"]["net"])
+
+
+def class_means(task: Task) -> Tensor:
+    """(classes, D): the mean vector of each of the task's classes."""
+    return torch.stack([task.images[task.targets == index].mean(0) for index in task.class_indices])
 
 
 DGMW = Method(
