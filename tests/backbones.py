@@ -24,9 +24,9 @@ def save(
     """A graph of these nodes; a side that is a text is free."""
     import onnx
 
-    told = [[helper.make_tensor_value_info(*one) for one in some] for some in (inputs, outputs)]
+    taken, given = ([helper.make_tensor_value_info(*one) for one in some] for some in (inputs, outputs))
     held = [numpy_helper.from_array(value, name) for name, value in weights.items()]
-    graph = helper.make_graph(list(nodes), "stand-in", *told, held)
+    graph = helper.make_graph(list(nodes), "stand-in", taken, given, held)
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
     onnx.save(model, str(path), **options)
     return path
@@ -72,7 +72,10 @@ def backbone(
         helper.make_node("Sub", ["mixed", "off"], ["features"]),
     ]
     of_maps: list[Side] = ["batch", "h", "w", width] if last else ["batch", width, "h", "w"]
-    outputs = [("features", TensorProto.FLOAT, ["batch", width]), ("maps", TensorProto.FLOAT, of_maps)]
+    outputs: list[tuple[str, int, list[Side]]] = [
+        ("features", TensorProto.FLOAT, ["batch", width]),
+        ("maps", TensorProto.FLOAT, of_maps),
+    ]
     weights = {
         "one": np.array([1]),
         "zero": np.array([0]),

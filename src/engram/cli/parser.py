@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from engram.cli.bench import do_bench
 from engram.cli.completion import SHELLS, do_completion
-from engram.cli.data import do_data_check, do_data_fetch, do_data_list, do_data_select
+from engram.cli.data import do_data_check, do_data_fetch, do_data_list, do_data_select, do_embed
 from engram.cli.export import do_export
 from engram.cli.listing import do_list
 from engram.cli.models import do_card, do_forget, do_learn, do_predict, do_sample, do_verify
@@ -67,6 +67,7 @@ def build_parser() -> Parser:
         _verify,
         _card,
         _export,
+        _embed,
         _forget,
         _run,
         _bench,
@@ -149,6 +150,53 @@ def _learn(commands: Commands) -> None:
     learn.add_argument("--preset", metavar="PRESET", help="of a new model (default: the method's own settings)")
     learn.add_argument("--seed", type=int, metavar="S", help="of a new model (default: 0)")
     _set(learn, "of a new model; of one that is there, runtime alone; of a run, stream.validation too")
+
+
+def _embed(commands: Commands) -> None:
+    embed = _command(
+        commands,
+        "embed",
+        do_embed,
+        "images as vectors by a network that others trained (ONNX), for `learn` and `run`",
+        more="Show every image of DATA to a frozen network, an ONNX file, and write what it answers as an .npz file of "
+        "vectors: `engram learn MODEL FILE` and `engram run --dataset npz:FILE` take it. Images are scaled from their "
+        "own size to the network's in one step, both sides; a grey image is shown as a coloured one. The file says by "
+        f"which network and preparation its vectors were made. Needs: {install_words('onnx')}",
+        talks=True,
+    )
+    embed.add_argument(
+        "data", metavar="DATA", help="folder with one folder a class, .npz file, or the name of a data set"
+    )
+    _backbone(embed, required=True)
+    embed.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help=".npz file to write, whole or not at all"
+    )
+    embed.add_argument("--batch", type=int, default=64, metavar="N", help="images to read at a time (default: 64)")
+
+
+def _backbone(command: Parser, *, required: bool = False) -> None:
+    """The network, and how images are prepared for it."""
+    command.add_argument(
+        "--backbone",
+        type=Path,
+        required=required,
+        metavar="FILE",
+        help="ONNX file; one input, (N, C, H, W) or (N, H, W, C), float32 or uint8"
+        + ("" if required else f" (default: none; needs: {install_words('onnx')})"),
+    )
+    command.add_argument(
+        "--size", type=int, metavar="S", help="side in pixels of the images it sees (default: the file's own)"
+    )
+    for name, what, default in (("mean", "subtracted from", "0"), ("std", "divided by, after", "1")):
+        command.add_argument(
+            f"--{name}",
+            metavar="R,G,B",
+            help=f"{what} x / 255: one number, or one a channel, or none (default: ImageNet's for 3 channels, else "
+            f"{default}; none for a file that takes uint8)",
+        )
+    command.add_argument(
+        "--output", metavar="NAME", help="of the file; maps are averaged over their places (default: its first)"
+    )
 
 
 def _export(commands: Commands) -> None:

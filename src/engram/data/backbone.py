@@ -9,6 +9,7 @@ A `Backbone` is a recipe and its file, open. The file itself is stored in no mod
 from __future__ import annotations
 
 import hashlib
+import importlib
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engram.data.datasets import resize
+from engram.data.datasets import as_stored, resize
 from engram.data.raw import ImageFiles, Pixels, Raw, RawSet, broken, one_line
 from engram.data.recipe import Recipe, require_same
 from engram.errors import ConfigError, DataError, missing_extra
@@ -233,7 +234,7 @@ def _batches(part: Raw, backbone: Backbone, batch: int, origin: str) -> Iterator
     waiting: list[Tensor] = []
     for block, _ in part.blocks():
         for start in range(0, len(block), batch):
-            some = resize(block[start : start + batch], (height, width))
+            some = resize(as_stored(block[start : start + batch]), (height, width))
             waiting.append(some if some.shape[1] == channels else some.expand(-1, channels, -1, -1))
             if sum(map(len, waiting)) >= batch:
                 yield torch.cat(waiting)
@@ -254,7 +255,7 @@ def _content(path: Path) -> bytes:
 
 def _session(content: bytes, path: Path) -> Any:
     try:
-        import onnxruntime
+        onnxruntime = importlib.import_module("onnxruntime")
     except ImportError:
         raise missing_extra("a backbone", "onnx") from None
     options = onnxruntime.SessionOptions()

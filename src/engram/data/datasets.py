@@ -25,6 +25,7 @@ from torch.nn import functional
 from engram.data import formats, sources
 from engram.data.raw import Labels, Pixels, Raw, RawSet, Vectors, broken, check_labels, describe, fingerprints, one_line
 from engram.data.raw import digest as digest_of
+from engram.data.recipe import Recipe
 from engram.errors import ConfigError, DataError, StrictnessError, unknown
 from engram.kinds import Shape, described, is_vector, noun
 
@@ -145,6 +146,7 @@ class Dataset:
         test: Split,
         scaling: str = "",
         notes: tuple[str, ...] = (),
+        backbone: Recipe | None = None,
     ) -> None:
         self.name = name
         self.class_names = class_names
@@ -157,6 +159,8 @@ class Dataset:
         """For people: which sizes the images had, and what became of them."""
         self.notes = notes
         """For people, a line each: what was left out, which classes cannot be tested."""
+        self.backbone = backbone
+        """Of vectors: by what they were made, where that is known."""
         self.test = test
         self.train_counts = tuple(torch.bincount(train.labels, minlength=len(class_names)).tolist())
         self._train: Split | None = train
@@ -220,7 +224,7 @@ def held_out(labels: Labels, share: float, names: Sequence[str] | None = None) -
     return mask
 
 
-def _every_fifth(labels: Labels) -> npt.NDArray[np.bool_]:
+def every_fifth(labels: Labels) -> npt.NDArray[np.bool_]:
     """(N,) -> mask of the 5th, 10th, ... image of each class."""
     mask = np.zeros(len(labels), bool)
     for label in np.unique(labels):
@@ -318,7 +322,7 @@ def _class_names(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(readable.get(name) or name for name in names)
 
 
-def _read(name: str, root: Path | None) -> tuple[RawSet, str]:
+def read_raw(name: str, root: Path | None = None) -> tuple[RawSet, str]:
     """The set as its files hold it, and where they lie."""
     kind, _, path = name.partition(":")
     if kind in ("folder", "npz") and path:
@@ -388,14 +392,14 @@ def assemble(
     else:
         labels = raw.train.labels
         names = raw.class_names if by_name else None
-        mask = _every_fifth(labels) if name == "digits" else held_out(labels, holdout, names)
+        mask = every_fifth(labels) if name == "digits" else held_out(labels, holdout, names)
         if not mask.any():
             kind = noun(train.images.shape[1:])
             what = f"no class has two {kind}, so that none can be held out for the test"
             raise broken(origin, what, f"add {kind}, or a test part")
         train, test = _part(train, ~mask), _part(train, mask)
         notes += _untested(labels, mask, raw.class_names)
-    digest = digest_of(one for part in parts for one in part.prints)
+    digest = digest_of((one for part in parts for one in part.prints), raw.backbone)
     variant = sources.identify(name, digest, (len(train.labels), len(test.labels)))
     if development:
         mask = held_out(train.labels.numpy(), holdout, raw.class_names)
@@ -403,7 +407,17 @@ def assemble(
         variant += DEVELOPMENT
     sizes = sum((part.sizes for part in parts), Counter())
     scaling = "" if raw.train.vectors else describe_scaling(sizes, size)
-    return Dataset(name, raw.class_names, digest, variant, train=train, test=test, scaling=scaling, notes=notes)
+    return Dataset(
+        name,
+        raw.class_names,
+        digest,
+        variant,
+        train=train,
+        test=test,
+        scaling=scaling,
+        notes=notes,
+        backbone=raw.backbone,
+    )
 
 
 DEVELOPMENT = ", tested on held-out training images"
@@ -432,7 +446,7 @@ def load_dataset(
     if not 0 < holdout < 1:
         raise ConfigError(f"holdout = {holdout}: must lie between 0 and 1, both excluded")
     check_size(image_size)
-    raw, origin = _read(name, root)
+    raw, origin = read_raw(name, root)
     return assemble(name, raw, origin, holdout=holdout, size=image_size, development=development)
 
 
@@ -463,7 +477,7 @@ def check(name: str, *, image_size: int = 32) -> list[Check]:
         return [Check("files", False, str(sources.missing(name)))]
     lines = [Check("files", True, found)]
     try:
-        raw, origin = _read(name, None)
+        raw, origin = read_raw(name)
         data = assemble(name, raw, origin, holdout=0.2, size=image_size)
     except DataError as error:
         return [*lines, Check("readable", False, str(error))]

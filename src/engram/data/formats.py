@@ -24,6 +24,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from engram.data.raw import INTACT, ImageFiles, Labels, LeftOut, Pixels, Raw, RawSet, Vectors, broken, check_labels
+from engram.data.recipe import Recipe, recipe_of
 from engram.errors import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -485,6 +486,19 @@ def holds_vectors(path: Path) -> bool:
         return False  # whoever reads it says what is wrong
 
 
+def npz_backbone(path: Path) -> Recipe | None:
+    """By what the vectors of an .npz file were made: its `backbone`, a JSON text that `engram embed` wrote."""
+    with _decoding(path, "no readable .npz file"), path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        with loaded:
+            entry = loaded["backbone"] if "backbone" in loaded.files else None
+    if entry is None:
+        return None
+    if entry.ndim or entry.dtype.kind != "U":
+        raise broken(path, f"backbone is {entry.dtype} {entry.shape}, no text", "write it anew with `engram embed`")
+    return recipe_of(entry.item(), path)
+
+
 def read_npz(path: Path) -> RawSet:
     """Labels 0..n-1, every number present, in both parts."""
     train, test, names = npz_set(path)
@@ -493,4 +507,5 @@ def read_npz(path: Path) -> RawSet:
         check_labels(test.labels, f"{path}: test_labels", classes)
     if names and len(names) != classes:
         raise broken(path, f"has {len(names)} class_names for {classes} classes", "name each of them once")
-    return RawSet(train, test, names or tuple(map(str, range(classes))))
+    backbone = npz_backbone(path) if train.vectors else None
+    return RawSet(train, test, names or tuple(map(str, range(classes))), backbone=backbone)

@@ -143,15 +143,20 @@ def fingerprints(tag: str, images: Pixels | Vectors, labels: Labels) -> list[byt
     return prints
 
 
-def digest(prints: Iterable[bytes]) -> str:
-    """The content digest of a set: sorted fingerprints, hence blind to order, compression and file format."""
-    return hashlib.sha256(b"".join(sorted(prints))).hexdigest()
+def digest(prints: Iterable[bytes], backbone: Recipe | None = None) -> str:
+    """The content digest of a set: sorted fingerprints, hence blind to order, compression and file format.
+
+    Of vectors that name a backbone, over its digest as well: another one's are other data, were they equal by chance.
+    """
+    content = b"".join(sorted(prints))
+    return hashlib.sha256(content + (b"" if backbone is None else bytes.fromhex(backbone.digest))).hexdigest()
 
 
 def content_digest(raw: RawSet) -> str:
     """`digest` over both parts, read block by block."""
     parts = [("train", raw.train)] + ([("test", raw.test)] if raw.test else [])
-    return digest(p for tag, part in parts for block in part.blocks() for p in fingerprints(tag, *block))
+    prints = (p for tag, part in parts for block in part.blocks() for p in fingerprints(tag, *block))
+    return digest(prints, raw.backbone)
 
 
 def check_labels(labels: Labels, origin: Path | str, classes: int | None = None) -> int:

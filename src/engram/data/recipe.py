@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from engram.errors import DataError
@@ -49,7 +50,9 @@ class Recipe:
     def of(cls, plain: Any) -> Recipe:
         """Back from plain values; ValueError where they are no recipe, or not the one that the digest is of."""
         try:
-            values = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+            values: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
+            }
             digest = values.pop("digest")
             made = cls(**values)
             if made.digest == digest:
@@ -89,14 +92,11 @@ def require_same(wanted: Recipe | None, found: Recipe | None, origin: str) -> No
     why = ""
     if found and found.sha256 == wanted.sha256:
         why = f": the same file, other preparation ({found.preparation}; {found.output})"
-    raise DataError(
-        _one_line(
-            f"{origin}: {what}{why}, the model learned from those of {wanted}; make them with `engram embed` and it"
-        )
-    )
+    remedy = "make them by that one, with `engram embed`"
+    raise DataError(_one_line(f"{origin}: {what}{why}, the model learned from those of {wanted}; {remedy}"))
 
 
-def recipe_of(entry: object, origin: str) -> Recipe:
+def recipe_of(entry: object, origin: Path | str) -> Recipe:
     """From a file's JSON text."""
     try:
         return Recipe.of(json.loads(str(entry)))

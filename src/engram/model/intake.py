@@ -20,7 +20,7 @@ from torch import Tensor
 from engram.config import StreamSettings
 from engram.context import Shape
 from engram.data import formats
-from engram.data.datasets import DATASETS, Dataset, Split, assemble, load_dataset
+from engram.data.datasets import DATASETS, Dataset, Split, assemble, read_raw
 from engram.data.raw import ImageFiles, Raw, RawSet, broken, digest, fingerprints
 from engram.data.stream import ClassStream
 from engram.errors import DataError
@@ -105,24 +105,31 @@ def read(data: Any, settings: StreamSettings, *, shape: Shape | None, known: Seq
     if isinstance(data, tuple) and len(data) == 2:
         raw, name, origin = _from_arrays(*data), "arrays", "the arrays"
     elif isinstance(data, str | os.PathLike):
-        kind, place = _place_of(os.fspath(data))
-        origin = str(Path(os.path.expanduser(place)))
-        if kind == "npz":
-            raw = _from_npz(Path(origin))
-        elif kind == "folder":
-            raw = formats.read_own_folder(Path(origin), known=known)
-        else:
-            return load_dataset(place, holdout=settings.holdout, image_size=settings.image_size)
-        # a model is handed on: whose disc the images lay on is nobody's business
-        name = f"{kind}:{Path(origin).name}"
+        raw, name, origin = files(os.fspath(data), known=known)
     else:
         raise DataError(
             f"data cannot be a {type(data).__name__}; give a folder, an .npz file, (images, labels) or a ClassStream"
         )
-    raw, note = _with_channels(raw, shape, origin)
-    dataset = assemble(name, raw, origin, holdout=settings.holdout, size=settings.image_size, by_name=True)
+    own, note = name not in DATASETS, tuple[str, ...]()
+    if own:
+        raw, note = _with_channels(raw, shape, origin)
+    dataset = assemble(name, raw, origin, holdout=settings.holdout, size=settings.image_size, by_name=own)
     dataset.notes += note
     return dataset
+
+
+def files(text: str, *, known: Sequence[str] = ()) -> tuple[RawSet, str, str]:
+    """What a user's words name, as the files hold it; what it is called, and where it lies.
+
+    A model is handed on: whose disc the images lay on is nobody's business, so a path is called by its last part.
+    """
+    kind, place = _place_of(text)
+    if not kind:
+        raw, origin = read_raw(place)
+        return raw, place, origin
+    at = Path(os.path.expanduser(place))
+    raw = _from_npz(at) if kind == "npz" else formats.read_own_folder(at, known=known)
+    return raw, f"{kind}:{at.name}", str(at)
 
 
 def _place_of(text: str) -> tuple[str, str]:
@@ -189,7 +196,8 @@ def _from_npz(path: Path) -> RawSet:
         return Raw(part.images, np.array([places[int(label)] for label in part.labels], np.int64))
 
     called = tuple(names[number] if names else str(number) for number in numbers)
-    return RawSet(renumber(train), None if test is None else renumber(test), called)
+    backbone = formats.npz_backbone(path) if train.vectors else None
+    return RawSet(renumber(train), None if test is None else renumber(test), called, backbone=backbone)
 
 
 def _with_channels(raw: RawSet, shape: Shape | None, origin: str) -> tuple[RawSet, tuple[str, ...]]:
