@@ -48,7 +48,9 @@ class Backbone:
     for 3 channels, and 0 and 1 else; None for 0 and 1. output: by name, else the file's first; (N, D), or maps of
     (N, D, h, w), whose mean is taken.
 
-    >>> import tempfile, numpy as np
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
     >>> from onnx import TensorProto, helper
     >>> from engram import Backbone
     >>> images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 4, 4])
@@ -57,9 +59,8 @@ class Backbone:
     >>> graph = helper.make_graph([mean], "colours", [images], [colour])
     >>> model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = f"{folder}/colours.onnx"
-    ...     _ = open(file, "wb").write(model.SerializeToString())
-    ...     backbone = Backbone(file, mean=None, std=None)
+    ...     written = Path(folder, "colours.onnx").write_bytes(model.SerializeToString())
+    ...     backbone = Backbone(Path(folder, "colours.onnx"), mean=None)
     >>> backbone
     Backbone('colours.onnx', 4 x 4 pixels, RGB, (x / 255 - (0, 0, 0)) / (1, 1, 1), colour: 3 numbers)
     >>> backbone.features(np.full((1, 3, 4, 4), 51, np.uint8)).tolist()
@@ -157,8 +158,8 @@ class Backbone:
             once = self._run(images)
             moved = np.roll(images, 1, 0)
             moved[0] = 255
-            apart = not np.array_equal(self._run(moved)[1:], once[:-1])
-            if not np.array_equal(self._run(images), once):
+            apart = not np.array_equal(self._run(moved)[1:], once[:-1], equal_nan=True)
+            if not np.array_equal(self._run(images), once, equal_nan=True):
                 raise broken(path, "answers otherwise each time", "export it in evaluation mode")
         except DataError:
             raise
