@@ -130,8 +130,9 @@ def test_importing_engram_is_light() -> None:
 
 PUBLIC = [
     "Backbone", "ClassStream", "Config", "ConfigError", "Context", "DGM", "DataError", "Dataset", "DivergedError",
-    "EngramError", "Evaluation", "InUseError", "Learner", "LostError", "METHODS", "Method", "Model", "Observer", "Retains", "RunError",
-    "Samples", "StrictnessError", "Task", "build", "configure", "evaluate", "load_dataset", "run",
+    "EngramError", "Evaluation", "InUseError", "Learner", "LostError", "METHODS", "Method", "Model", "Observer",
+    "Retains", "RunError", "Samples", "StrictnessError", "Task", "build", "configure", "evaluate",
+    "load_dataset", "run",
 ]  # fmt: skip
 
 

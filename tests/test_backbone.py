@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -47,8 +48,7 @@ def photographs(folder: Path, *, count: int = 6, seed: int = 0) -> Path:
 
 def by_hand(path: Path, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """(N, 3, H, W) uint8 -> what the network says of them as we would ask it without the library."""
-    import onnxruntime
-
+    onnxruntime: Any = importlib.import_module("onnxruntime")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     scaled = functional.interpolate(torch.from_numpy(images).float(), (16, 16), mode="bilinear", antialias=True)
     pixels = scaled.round().clamp(0, 255) / 255
@@ -128,8 +128,7 @@ def test_maps_are_averaged_over_their_places(last: bool, tmp_path: Path) -> None
     images = np.random.default_rng(1).integers(0, 256, (3, 3, 16, 16), np.uint8)
     x = (images.astype(np.float32) / 255 - np.reshape(IMAGENET[0], (3, 1, 1))) / np.reshape(IMAGENET[1], (3, 1, 1))
     x = x.astype(np.float32).transpose(0, 2, 3, 1) if last else x.astype(np.float32)
-    import onnxruntime
-
+    onnxruntime: Any = importlib.import_module("onnxruntime")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     maps = session.run(["maps"], {"images": x})[0]
     expected = maps.mean((1, 2)) if last else maps.mean((2, 3))
@@ -169,7 +168,7 @@ def test_normalisation_is_what_was_asked_for(onnx: Path) -> None:
     assert torch.allclose(twice, 2 * Backbone(onnx, mean=None).features(image), rtol=1e-4)
     for wrong in ({"mean": 0.5}, {"mean": [1, 2], "std": 1}, {"mean": 0, "std": 0}, {"mean": 0, "std": float("nan")}):
         with pytest.raises(ConfigError, match=r"--mean|--std"):
-            Backbone(onnx, **wrong)  # type: ignore[arg-type]
+            Backbone(onnx, **wrong)
 
 
 # ---------------------------------------------------------------- whose vectors they are
@@ -211,7 +210,7 @@ def test_a_recipe_is_known_by_all_but_its_name(onnx: Path) -> None:
         ("sha256", "0" * 64), ("shape", (3, 32, 32)), ("values", "uint8"), ("mean", (0.0,) * 3), ("std", (1.0,) * 3),
         ("output", "maps"), ("resize", "another"),
     ):  # fmt: skip
-        other = replace(recipe, **{field: value})
+        other = replace(recipe, **{field: value})  # type: ignore[arg-type]
         assert other.digest != recipe.digest, field
         with pytest.raises(DataError, match=r"^data: vectors by the backbone .* the model learned from those of"):
             require_same(recipe, other, "data")
@@ -268,7 +267,7 @@ def test_ranks_that_are_no_images_and_no_vectors_are_one_line(tmp_path: Path) ->
         ([8, 3, 4, 4], None),
     ):
         one = [("x", TensorProto.FLOAT, shape)], [("y", TensorProto.FLOAT, shape)]
-        path = backbones.save(tmp_path / "rank.onnx", nodes, inputs=one[0], outputs=one[1], weights={})  # type: ignore[arg-type]
+        path = backbones.save(tmp_path / "rank.onnx", nodes, inputs=one[0], outputs=one[1], weights={})
         if said is None:
             assert Backbone(path).width == 3
         else:

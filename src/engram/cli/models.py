@@ -18,6 +18,7 @@ from engram.cli.shared import (
     complain,
     console,
     parse_setting,
+    preparation,
     print_checks,
     require_other_file,
     say,
@@ -27,6 +28,7 @@ from engram.cli.shared import (
 from engram.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
+    from engram.data.backbone import Backbone
     from engram.model.learning import Learned
     from engram.model.model import Model
     from engram.model.predict import Prediction
@@ -40,13 +42,21 @@ def do_learn(chosen: argparse.Namespace) -> int:
     from engram.model.learn import learn, work_folder
 
     model, stop, was_left = begun(chosen, settings), Stop(), os.path.exists(work_folder(out))
+    backbone = backbone_of(chosen, model)
     if os.path.isdir(out):
         raise RunError(f"{out} is a folder, which stays as it is; name a new file with --out, such as model.engram")
     display = Display() if chosen.quiet else ConsoleDisplay(console(), verbose=chosen.verbose)
     with signals_set(stop):
         try:
             learned = learn(
-                model, chosen.data, out, update=chosen.update, audit=chosen.audit, display=display, stop=stop
+                model,
+                chosen.data,
+                out,
+                update=chosen.update,
+                audit=chosen.audit,
+                backbone=backbone,
+                display=display,
+                stop=stop,
             )
         except Interrupted:
             if not chosen.quiet:
@@ -61,6 +71,18 @@ def do_learn(chosen: argparse.Namespace) -> int:
         left = "; what was left of learning it is removed" if was_left else ""
         say(f"{out} has learned this data already: nothing was changed{left}")
     return 0
+
+
+def backbone_of(chosen: argparse.Namespace, model: Model) -> Backbone | None:
+    """What the images go through; how they are prepared for it, a model that has learned knows."""
+    asked = preparation(chosen)
+    if chosen.backbone is None:
+        if asked:
+            raise ConfigError(f"--{next(iter(asked))} goes with --backbone FILE")
+        return None
+    from engram.data.backbone import Backbone
+
+    return model.through(Backbone(chosen.backbone, **asked) if asked else chosen.backbone)
 
 
 def begun(chosen: argparse.Namespace, settings: dict[str, str]) -> Model:
@@ -233,7 +255,13 @@ def do_predict(chosen: argparse.Namespace) -> int:
         best = range(1, min(chosen.top, len(model.classes)) + 1)
         write_csv(["path", *(f"{what}{n}" for n in best for what in CSV), "known"])
     for answer in predict(
-        model, paths, top=chosen.top, batch=chosen.batch, on_error=chosen.on_error, unknown=chosen.unknown
+        model,
+        paths,
+        top=chosen.top,
+        batch=chosen.batch,
+        on_error=chosen.on_error,
+        unknown=chosen.unknown,
+        backbone=chosen.backbone,
     ):
         if isinstance(answer, Unreadable):
             unread += 1

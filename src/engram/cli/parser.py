@@ -22,6 +22,7 @@ examples:
   engram learn products.engram photos/may           a new model, from one folder a class
   engram learn products.engram photos/june          its next version: more classes, without the images of May
   engram predict products.engram new/ --top 3       class and probability of image files
+  engram learn shop.engram may --backbone net.onnx  the same, by a network that others trained
   engram run                                        DGMw on the embedded digits
   engram run --preset fast                          the same in seconds, to see that it works
   engram run --dataset mnist --method finetune      what forgetting looks like
@@ -145,6 +146,7 @@ def _learn(commands: Commands) -> None:
         "images when they are gone. Whoever has it can tell of an image whether it was learned from, so keep it apart "
         "and delete it when it is no longer needed (default: none is written)",
     )
+    _backbone(learn)
     learn.add_argument("--strict", action="store_true", help="refuse a model that stores real images")
     learn.add_argument("--method", metavar="M", help="of a new model (default: dgmw)")
     learn.add_argument("--preset", metavar="PRESET", help="of a new model (default: the method's own settings)")
@@ -375,6 +377,12 @@ def _predict(commands: Commands) -> None:
     _model(predict)
     predict.add_argument(
         "images", nargs="+", metavar="PATH", help="image file, folder, pattern such as '*.png', or - for standard input"
+    )
+    predict.add_argument(
+        "--backbone",
+        type=Path,
+        metavar="FILE",
+        help=f"ONNX file by which the model learned from images (default: none; needs: {install_words('onnx')})",
     )
     predict.add_argument(
         "--format", choices=("table", "jsonl", "csv"), default="table", help="of the answers (default: table)"

@@ -189,6 +189,18 @@ class Backbone:
         return int(shape[3 if raw.ndim == 4 and self._last else 1])
 
 
+def open_backbone(given: Backbone | str | Path | None, recipe: Recipe | None) -> Backbone | None:
+    """What somebody gave as the backbone; where a model has learned by one, that one, prepared as it was then."""
+    if given is None:
+        return None
+    if not isinstance(given, Backbone):
+        return Backbone(given) if recipe is None else Backbone.like(given, recipe)
+    if recipe is not None and recipe.digest != given.recipe.digest:
+        what = f"is not the {recipe} by which the model's vectors were made: {recipe.preparation}, {recipe.output}"
+        raise broken(repr(given), what, "give that file, and leave the preparation out")
+    return given
+
+
 # ---------------------------------------------------------------- a whole set
 
 

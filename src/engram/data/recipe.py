@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,18 @@ def require_same(wanted: Recipe | None, found: Recipe | None, origin: str) -> No
         why = f": the same file, other preparation ({found.preparation}; {found.output})"
     remedy = "make them by that one, with `engram embed`"
     raise DataError(_one_line(f"{origin}: {what}{why}, the model learned from those of {wanted}; {remedy}"))
+
+
+def require_kind(vectors: bool, wanted: Recipe | None, origin: str) -> None:
+    """Images have to go the way of those that were learned from."""
+    if wanted is not None and not vectors:
+        what = f"images, and the model learned from vectors by the backbone {wanted}"
+        raise DataError(_one_line(f"{origin}: {what}; give its file: --backbone FILE, or backbone= in Python"))
+
+
+def recipe_in(data: Mapping[str, Any]) -> Recipe | None:
+    """Of what a record or a step of the lineage says of its data."""
+    return Recipe.of(data["backbone"]) if "backbone" in data else None
 
 
 def recipe_of(entry: object, origin: Path | str) -> Recipe:

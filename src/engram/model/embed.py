@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from engram.data.backbone import BATCH, Backbone, embed
-from engram.data.datasets import every_fifth
-from engram.data.raw import ImageFiles, Raw, RawSet, broken
+from engram.data.raw import RawSet, broken
 from engram.errors import ConfigError
 from engram.experiment.files import os_errors, whole_file
-from engram.model.intake import files
+from engram.model.intake import as_tested, files
 
 
 @dataclass(frozen=True)
@@ -54,20 +53,10 @@ def embed_data(
         raise broken(origin, "holds vectors already", "give images")
     if os.path.exists(out) and os.path.exists(origin) and os.path.samefile(out, origin):
         raise ConfigError(f"--out {out} is the data itself; name another file")
-    vectors = embed(_as_tested(raw, name), backbone, origin, batch=batch, progress=progress)
+    vectors = embed(as_tested(raw, name), backbone, origin, batch=batch, progress=progress)
     write(vectors, out)
     test = 0 if vectors.test is None else len(vectors.test.labels)
     return Embedded(out, len(vectors.train.labels), test, len(vectors.class_names), backbone.width, out.stat().st_size)
-
-
-def _as_tested(raw: RawSet, name: str) -> RawSet:
-    """The embedded digits are one file, of which every fifth is the test part by agreement."""
-    if name != "digits" or raw.test is not None:
-        return raw
-    images, labels = raw.train.images, raw.train.labels
-    assert not isinstance(images, ImageFiles)
-    mask = every_fifth(labels)
-    return replace(raw, train=Raw(images[~mask], labels[~mask]), test=Raw(images[mask], labels[mask]))
 
 
 def write(vectors: RawSet, out: Path) -> None:

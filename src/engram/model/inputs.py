@@ -22,6 +22,7 @@ from engram.data.datasets import resize
 from engram.data.formats import decode_image, holds_numbers, numbers_of
 from engram.data.raw import Pixels
 from engram.errors import DataError
+from engram.kinds import is_vector
 
 
 def as_images(x: Any, shape: Shape) -> Tensor:
@@ -39,6 +40,23 @@ def as_images(x: Any, shape: Shape) -> Tensor:
     if not x:
         return torch.empty(0, *shape, dtype=torch.uint8)
     return torch.cat([_one(item, number, shape) for number, item in enumerate(x)])
+
+
+def are_vectors(x: Any, shape: Shape) -> bool:
+    """Whether these are vectors for a model of vectors, and no images.
+
+    >>> are_vectors(np.zeros((4, 3)), (3,)), are_vectors("photo.jpg", (3,)), are_vectors([0.5, 1.0, 2.0], (3,))
+    (True, False, True)
+    """
+    if not is_vector(shape) or isinstance(x, Image.Image):
+        return False
+    if isinstance(x, str | os.PathLike):
+        return os.fspath(x).lower().endswith(".npz")
+    if isinstance(x, np.ndarray | Tensor):
+        return x.ndim == 1 or (x.ndim == 2 and tuple(x.shape[1:]) == shape)
+    if isinstance(x, Sequence) and x and not isinstance(x, bytes):
+        return isinstance(x[0], int | float | np.number) or are_vectors(x[0], shape)
+    return True
 
 
 def _one(item: Any, number: int, shape: Shape) -> Tensor:

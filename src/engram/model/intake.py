@@ -20,10 +20,13 @@ from torch import Tensor
 from engram.config import StreamSettings
 from engram.context import Shape
 from engram.data import formats
-from engram.data.datasets import DATASETS, Dataset, Split, assemble, read_raw
+from engram.data.backbone import Backbone, embed
+from engram.data.datasets import DATASETS, Dataset, Split, assemble, every_fifth, read_raw
 from engram.data.raw import ImageFiles, Raw, RawSet, broken, digest, fingerprints
+from engram.data.recipe import Recipe, require_kind, require_same
 from engram.data.stream import ClassStream
 from engram.errors import DataError
+from engram.kinds import is_vector
 from engram.model.inputs import as_array, as_pixels
 
 LEAST_IMAGES = 4
@@ -55,10 +58,13 @@ def take_in(
     start: int,
     update: bool,
     done: Sequence[str] = (),
+    backbone: Backbone | None = None,
+    recipe: Recipe | None = None,
 ) -> Intake:
     """The next tasks. `shape`: of the model's images, None for a new model; `start`: how many tasks came before.
 
     `done`: classes of the data that were learned before this start, whose training images may be deleted by now.
+    `backbone`: what the data's images go through. `recipe`: by what the vectors were made that the model learned from.
     """
     tasks = settings.classes_per_task, settings.first_task
     if isinstance(data, ClassStream):
@@ -66,12 +72,15 @@ def take_in(
         found = data.dataset
         train = data.hand_over()
     else:
-        found = read(data, settings, shape=shape, known=(*known, *done))
+        found = read(data, settings, shape=shape, known=(*known, *done), backbone=backbone, recipe=recipe)
         train = found.take_train()
         order = brought(found)
         if settings.order is not None:
             order = [name for name in settings.order if name in order] + [n for n in order if n not in settings.order]
     order, known = [name for name in order if name not in done], tuple(dict.fromkeys((*known, *done)))
+    if shape is not None:
+        require_kind(is_vector(found.shape), recipe, found.name)
+        require_same(recipe, found.backbone, found.name)
     _check_shape(found, shape, settings.image_size)
     _check_names(found, order, known, update, bool(done))
     _check_counts(found, order)
@@ -98,8 +107,19 @@ def brought(dataset: Dataset) -> list[str]:
     return [name for name, count in zip(dataset.class_names, dataset.train_counts, strict=True) if count]
 
 
-def read(data: Any, settings: StreamSettings, *, shape: Shape | None, known: Sequence[str]) -> Dataset:
-    """Files or arrays -> images of one size, with a test part. A data set stays what it is."""
+def read(
+    data: Any,
+    settings: StreamSettings,
+    *,
+    shape: Shape | None,
+    known: Sequence[str],
+    backbone: Backbone | None = None,
+    recipe: Recipe | None = None,
+) -> Dataset:
+    """Files or arrays -> images of one size, with a test part. A data set stays what it is.
+
+    With a backbone -> vectors: it is shown the images as they lie in the files, of whatever size.
+    """
     if isinstance(data, Dataset):
         return data
     if isinstance(data, tuple) and len(data) == 2:
@@ -111,6 +131,14 @@ def read(data: Any, settings: StreamSettings, *, shape: Shape | None, known: Seq
             f"data cannot be a {type(data).__name__}; give a folder, an .npz file, (images, labels) or a ClassStream"
         )
     own, note = name not in DATASETS, tuple[str, ...]()
+    if backbone is not None:
+        if raw.train.vectors:
+            raise broken(origin, "holds vectors already", "leave the backbone out")
+        raw = embed(as_tested(raw, name), backbone, origin)
+    elif raw.train.vectors and name == "arrays":
+        raw = replace(raw, backbone=recipe)  # mere numbers name nothing: whoever brings them knows them
+    elif not raw.train.vectors:
+        require_kind(False, recipe, origin)
     if own:
         raw, note = _with_channels(raw, shape, origin)
     dataset = assemble(name, raw, origin, holdout=settings.holdout, size=settings.image_size, by_name=own)
@@ -130,6 +158,16 @@ def files(text: str, *, known: Sequence[str] = ()) -> tuple[RawSet, str, str]:
     at = Path(os.path.expanduser(place))
     raw = _from_npz(at) if kind == "npz" else formats.read_own_folder(at, known=known)
     return raw, f"{kind}:{at.name}", str(at)
+
+
+def as_tested(raw: RawSet, name: str) -> RawSet:
+    """The embedded digits are one file, of which every fifth is the test part by agreement."""
+    if name != "digits" or raw.test is not None:
+        return raw
+    images, labels = raw.train.images, raw.train.labels
+    assert not isinstance(images, ImageFiles)
+    mask = every_fifth(labels)
+    return replace(raw, train=Raw(images[~mask], labels[~mask]), test=Raw(images[mask], labels[mask]))
 
 
 def _place_of(text: str) -> tuple[str, str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engram.context import Shape
+from engram.data.backbone import Backbone
+from engram.data.recipe import Recipe
 from engram.errors import ConfigError
 from engram.evaluation.evaluate import evaluate
 from engram.experiment.loop import Stop, TaskLoop
@@ -59,10 +61,13 @@ def take_in(
     update: bool = False,
     done: Sequence[Sequence[str]] = (),
     shape: Shape | None = None,
+    backbone: Backbone | None = None,
+    recipe: Recipe | None = None,
 ) -> Intake:
     """The data as the model's next tasks; mistakes in it are found here, before anything is learned.
 
-    `done`: tasks of the data that were learned before this start, by their classes; `shape`: of their images.
+    `done`: tasks of the data that were learned before this start, by their classes; `shape`: of their images,
+    `recipe`: by what their vectors were made. `backbone`: what the images go through.
     """
     require_learns(model, update)
     intake = intakes.take_in(
@@ -73,6 +78,8 @@ def take_in(
         start=model.tasks + len(done),
         update=update,
         done=[name for task in done for name in task],
+        backbone=backbone,
+        recipe=recipe or model.backbone,
     )
     if model.trust is None and model.classes and model.config.stream.validation:
         unmeasured = "no images of the earlier classes were held out: for their calibration drawings alone speak"

@@ -27,21 +27,25 @@ from torch import Tensor, nn
 
 from engram.config import compose
 from engram.context import Shape
-from engram.data.datasets import Check
+from engram.data.backbone import Backbone, open_backbone
+from engram.data.datasets import Check, Dataset
+from engram.data.recipe import Recipe, require_kind, require_same
+from engram.data.stream import ClassStream
 from engram.errors import ConfigError, RunError, unknown
 from engram.evaluation.trust import measure
 from engram.experiment.loop import Stop
 from engram.experiment.machine import prepare
 from engram.experiment.progress import Display
+from engram.kinds import is_vector
 from engram.methods.answering import AnswerNet, AnswerOnly, answer_only, rebuild_answer
 from engram.methods.classifier import normalise
 from engram.methods.learner import KeepsEngrams, Learner, Samples
 from engram.methods.registry import configure, find_method
 from engram.model import file, hub, learning
-from engram.model.inputs import as_images
+from engram.model.inputs import are_vectors, as_images
 from engram.model.intake import UNKNOWN
 from engram.model.learning import Learned
-from engram.model.lineage import Step, now
+from engram.model.lineage import Step, first_backbone, now
 from engram.model.parts import MODEL, VALIDATION, Parts, read_parts
 from engram.seeding import generator
 
@@ -337,6 +341,35 @@ class Model:
             return "nothing: it only answers"
         return "real images" if self.method.strict and not self.learns_strictly else self.method.stores
 
+    @property
+    def backbone(self) -> Recipe | None:
+        """By what the vectors were made that it learned from; None where it learned from images, or nobody said.
+
+        >>> from engram import Model
+        >>> Model.create(preset="fast").backbone is None
+        True
+        """
+        return first_backbone(self.lineage)
+
+    def through(self, given: Backbone | str | Path | None, data: Any = None) -> Backbone | None:
+        """What images go through on their way to this model: the file that was given, prepared as it was before.
+
+        >>> from engram import Model
+        >>> Model.create(preset="fast").through(None) is None
+        True
+        """
+        if given is None:
+            return None
+        if self.shape is not None and not is_vector(self.shape):
+            raise ConfigError("the model takes images themselves; leave the backbone out, or make a new model")
+        if isinstance(data, Dataset | ClassStream):
+            raise ConfigError("the images of a Dataset are scaled already; name its folder or file beside the backbone")
+        backbone = open_backbone(given, self.backbone)
+        assert backbone is not None
+        if self.shape is not None:
+            require_same(self.backbone, backbone.recipe, backbone.recipe.name)
+        return backbone
+
     def class_index(self, name: str) -> int:
         """The place of a class in the answer. By its name alone: a number may be the name of another class.
 
@@ -358,11 +391,12 @@ class Model:
 
     # ---------------------------------------------------------------- answers
 
-    def predict(self, x: Any, *, unknown: bool = True) -> list[str]:
+    def predict(self, x: Any, *, unknown: bool = True, backbone: Backbone | str | Path | None = None) -> list[str]:
         """The class of each image, or "unknown". x: a path, a PIL image, an array, or several.
 
         An image is unknown where no class fits it: the answer is less sure, or the image less like what was learned,
-        than 95 % of the images of known classes. `unknown=False`: always the likeliest class.
+        than 95 % of the images of known classes. `unknown=False`: always the likeliest class. `backbone`: the ONNX file
+        by which the model learned from images, or a `Backbone`, which opens it once for many calls.
 
         >>> from engram import Model, load_dataset
         >>> digits = load_dataset("digits").take_train()
@@ -373,12 +407,11 @@ class Model:
         >>> model.predict(threes[:2], unknown=False)
         ['three', 'three']
         """
-        _, shape = self.ready("answer")
-        answers = self.answer(as_images(x, shape))
+        answers = self.answer(self.examples(x, backbone))
         best = zip(answers.probabilities.argmax(1).tolist(), answers.known.tolist(), strict=True)
         return [self.classes[index] if fits or not unknown else UNKNOWN for index, fits in best]
 
-    def predict_proba(self, x: Any) -> npt.NDArray[np.float32]:
+    def predict_proba(self, x: Any, *, backbone: Backbone | str | Path | None = None) -> npt.NDArray[np.float32]:
         """(B, classes) probabilities, in the order of `classes`, at the calibrated temperature.
 
         >>> from engram import Model, load_dataset
@@ -390,8 +423,26 @@ class Model:
         >>> model.predict_proba(threes[:2]).tolist()  # there is nothing else to answer yet
         [[1.0], [1.0]]
         """
+        return self.answer(self.examples(x, backbone)).probabilities.numpy()
+
+    def examples(self, x: Any, backbone: Backbone | str | Path | None = None) -> Tensor:
+        """What a user asks about, as `answer` takes it: images of the model's size, or vectors, by its backbone.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create("finetune", preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.examples([image[0].numpy() for image in threes]).shape
+        torch.Size([12, 1, 32, 32])
+        """
         _, shape = self.ready("answer")
-        return self.answer(as_images(x, shape)).probabilities.numpy()
+        through = self.through(backbone)
+        if through is not None:
+            return through.features(as_images(x, through.shape))
+        require_kind(are_vectors(x, shape), self.backbone, "this")
+        return as_images(x, shape)
 
     def answer(self, images: Tensor) -> Answers:
         """(B, C, H, W) uint8 of the model's shape -> probabilities, and whether a class fits at all.
@@ -493,6 +544,7 @@ class Model:
         *,
         update: bool = False,
         audit: str | Path | None = None,
+        backbone: Backbone | str | Path | None = None,
         display: Display | None = None,
         stop: Stop | None = None,
     ) -> Learned:
@@ -505,6 +557,9 @@ class Model:
         images when they are gone. Whoever has the file can tell of an image whether it was learned from: delete it
         when it is no longer needed.
 
+        backbone: an ONNX file, or a `Backbone`, through which the images go: the model learns vectors, and remembers by
+        which file they were made. The file itself is not stored: it is needed again to learn more, and to predict.
+
         >>> from engram import Model, load_dataset
         >>> digits = load_dataset("digits").take_train()
         >>> threes = digits.images[digits.labels == 3][:12]
@@ -513,7 +568,8 @@ class Model:
         >>> learned.new, learned.accuracy_new, learned.tested_new
         (('three',), 1.0, 2)
         """
-        intake = learning.take_in(self, data if labels is None else (data, labels), update=update)
+        through = self.through(backbone, data)
+        intake = learning.take_in(self, data if labels is None else (data, labels), update=update, backbone=through)
         audited = learning.note_in(self, audit, intake, intake.dataset.digest)
         with self._or_as_before():
             before = learning.old_accuracy(self, intake)

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from engram.data.backbone import Backbone
 from engram.data.datasets import resize
 from engram.data.formats import IMAGE_SUFFIXES, decode_image
 from engram.data.raw import Pixels
@@ -76,47 +77,51 @@ def predict(
     batch: int = BATCH,
     on_error: Literal["skip", "stop"] = "stop",
     unknown: bool = True,
+    backbone: Backbone | str | Path | None = None,
 ) -> Iterator[Prediction | Unreadable]:
     """The `top` likeliest classes of image files of any size, over all classes that the model knows, in order.
 
     A file that cannot be read ends it with an error, or is told in its place where `on_error` is `skip`.
-    `unknown=False`: every image is taken as one of a known class.
+    `unknown=False`: every image is taken as one of a known class. `backbone`: see `Model.predict`.
     """
-    _, (channels, size, _) = model.ready("answer")
+    _, shape = model.ready("answer")
+    through = model.through(backbone)
+    channels, *size = shape if through is None else through.shape
     paths = iter(paths)
     while some := list(itertools.islice(paths, batch)):
         images: list[Pixels] = []
         readable: list[Path | Unreadable] = []
         for path in some:
             try:
-                images.append(read_image(path, channels, size))
+                images.append(read_image(path, channels, (size[0], size[1])))
                 readable.append(path)
             except DataError as error:
                 if on_error == "stop":
                     raise
                 readable.append(Unreadable(path, str(error)))
-        answers = _answers(model, images, min(top, len(model.classes)), unknown)
+        answers = _answers(model, images, min(top, len(model.classes)), unknown, through)
         for entry in readable:
             yield entry if isinstance(entry, Unreadable) else Prediction(entry, *next(answers))
 
 
-def read_image(path: Path, channels: int, size: int) -> Pixels:
-    """(channels, size, size) uint8, scaled by the function that scales images to learn from: the very same pixels.
+def read_image(path: Path, channels: int, size: int | tuple[int, int]) -> Pixels:
+    """(channels, height, width) uint8, scaled by the function that scales images to learn from: the very same pixels.
 
     JPEGs are decoded whole: at half the size (`Image.draft`) they take half the time, but of two photographs a third
     of the pixels came out otherwise, some by 15 grey levels.
     """
     pixels = decode_image(path, channels)
-    return pixels if pixels.shape[1:] == (size, size) else resize(pixels[None], size)[0].numpy()
+    return resize(pixels[None], size)[0].numpy()
 
 
 def _answers(
-    model: Model, images: list[Pixels], top: int, unknown: bool
+    model: Model, images: list[Pixels], top: int, unknown: bool, through: Backbone | None
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], bool]]:
     """Names and probabilities of the likeliest classes, and whether one of them fits, for each image."""
     if not images:
         return
-    answers = model.answer(torch.from_numpy(np.stack(images)))
+    shown = torch.from_numpy(np.stack(images))
+    answers = model.answer(shown if through is None else through.features(shown))
     known = answers.known.tolist() if unknown else [True] * len(images)
     best = answers.probabilities.topk(top)
     for values, numbers, fits in zip(best.values.tolist(), best.indices.tolist(), known, strict=True):
