@@ -12,11 +12,14 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engram.data.datasets import resize
 from engram.data.formats import IMAGE_SUFFIXES, decode_image
 from engram.data.raw import Pixels
 from engram.errors import DataError
+from engram.kinds import is_vector
+from engram.model.inputs import vectors_of
 from engram.model.model import BATCH, Model
 
 
@@ -30,6 +33,17 @@ class Prediction:
     probabilities: tuple[float, ...]
     known: bool = True
     """Whether a class fits; else the answer is "unknown", and the names are the nearest."""
+    row: int | None = None
+    """Of vectors: which one of the file's, counted from 0."""
+
+    @property
+    def place(self) -> str:
+        """The file, and for a vector its row.
+
+        >>> Prediction(Path("v.npz"), ("a",), (1.0,), row=3).place
+        'v.npz:3'
+        """
+        return str(self.path) if self.row is None else f"{self.path}:{self.row}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,11 @@ def predict(
     A file that cannot be read ends it with an error, or is told in its place where `on_error` is `skip`.
     `unknown=False`: every image is taken as one of a known class.
     """
-    _, (channels, size, _) = model.ready("answer")
+    _, shape = model.ready("answer")
+    if is_vector(shape):
+        yield from _rows(model, paths, top=top, batch=batch, on_error=on_error, unknown=unknown)
+        return
+    channels, size, _ = shape
     paths = iter(paths)
     while some := list(itertools.islice(paths, batch)):
         images: list[Pixels] = []
@@ -100,6 +118,25 @@ def predict(
             yield entry if isinstance(entry, Unreadable) else Prediction(entry, *next(answers))
 
 
+def _rows(
+    model: Model, paths: Iterable[Path], *, top: int, batch: int, on_error: Literal["skip", "stop"], unknown: bool
+) -> Iterator[Prediction | Unreadable]:
+    """The same of vectors: each row of `features` in .npz files has an answer of its own."""
+    _, (size,) = model.ready("answer")
+    for path in paths:
+        try:
+            vectors = torch.from_numpy(vectors_of(path, size))
+        except DataError as error:
+            if on_error == "stop":
+                raise
+            yield Unreadable(path, str(error))
+            continue
+        numbers = itertools.count()
+        for some in torch.split(vectors, batch):
+            for answer in _answered(model, some, min(top, len(model.classes)), unknown):
+                yield Prediction(path, *answer, row=next(numbers))
+
+
 def read_image(path: Path, channels: int, size: int) -> Pixels:
     """(channels, size, size) uint8, scaled by the function that scales images to learn from: the very same pixels.
 
@@ -114,9 +151,14 @@ def _answers(
     model: Model, images: list[Pixels], top: int, unknown: bool
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], bool]]:
     """Names and probabilities of the likeliest classes, and whether one of them fits, for each image."""
-    if not images:
-        return
-    answers = model.answer(torch.from_numpy(np.stack(images)))
+    if images:
+        yield from _answered(model, torch.from_numpy(np.stack(images)), top, unknown)
+
+
+def _answered(
+    model: Model, images: Tensor, top: int, unknown: bool
+) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], bool]]:
+    answers = model.answer(images)
     known = answers.known.tolist() if unknown else [True] * len(images)
     best = answers.probabilities.topk(top)
     for values, numbers, fits in zip(best.values.tolist(), best.indices.tolist(), known, strict=True):
