@@ -311,6 +311,21 @@ def from_dict(plain: Mapping[str, Any], settings: MethodSettings) -> Config:
     return compose(base, values)
 
 
+def changed_settings(config: Config, base: Config) -> dict[str, Any]:
+    """`group.field` -> value, where a configuration differs from another of the same method.
+
+    >>> changed_settings(compose(Config(), {"classifier.epochs": 4}), Config())
+    {'classifier.epochs': 4}
+    """
+    groups = groups_of(base)
+    return {
+        f"{name}.{field_name}": value
+        for name, group in groups_of(config).items()
+        for field_name, value in vars(group).items()
+        if value != getattr(groups[name], field_name)
+    }
+
+
 def differences(a: Config, b: Config) -> list[str]:
     """Settings in which two configurations differ, as `setting: a's value, not b's`."""
 

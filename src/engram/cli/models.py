@@ -216,13 +216,11 @@ def still_holding(model: Model, path: Path) -> list[Path]:
 
 
 def do_sample(chosen: argparse.Namespace) -> int:
-    from engram.experiment.files import write_atomically
-    from engram.experiment.pictures import png, sheet
+    from engram.model.drawings import write_drawings
     from engram.model.model import Model
 
     if chosen.per_class < 1:
         raise ConfigError(f"--per-class {chosen.per_class} must be 1 or more")
-    require_other_file("--out", chosen.out, chosen.model)
     if chosen.verbose:
         tell_settings(chosen.model)
     model = Model.open(chosen.model)
@@ -230,13 +228,12 @@ def do_sample(chosen: argparse.Namespace) -> int:
     if chosen.classes not in model.classes:  # a name may have a comma in it
         words = [word.strip() for word in (chosen.classes or "").split(",") if word.strip()]
     indices = [model.class_index(word) for word in words] or list(range(len(model.classes)))
-    grid = sheet(model.draw(indices, chosen.per_class, seed=chosen.seed), chosen.per_class)
-    try:
-        write_atomically(chosen.out, png(grid))
-    except OSError as error:
-        raise ConfigError(f"--out {chosen.out} cannot be written ({error}); name a .png file") from error
+    _, shape = model.ready("draw")
+    out = chosen.out or Path("vectors.npz" if len(shape) == 1 else "grid.png")
+    require_other_file("--out", out, chosen.model)
+    write_drawings(model, indices, chosen.per_class, out, seed=chosen.seed)
     if not chosen.quiet:
-        say(f"{chosen.out}: {', '.join(model.classes[index] for index in indices)}")
+        say(f"{out}: {', '.join(model.classes[index] for index in indices)}")
     return 0
 
 
@@ -282,21 +279,22 @@ def write_csv(row: Sequence[object]) -> None:
 def _tell_line(answer: Prediction) -> None:
     best = zip(answer.names, answer.probabilities, strict=True)
     if answer.known:
-        say(f"{answer.path}: {', '.join(f'{name} ({100 * share:.1f} %)' for name, share in best)}")
+        say(f"{answer.place}: {', '.join(f'{name} ({100 * share:.1f} %)' for name, share in best)}")
     else:
-        say(f"{answer.path}: unknown (nearest: {', '.join(f'{name} {100 * share:.1f} %' for name, share in best)})")
+        say(f"{answer.place}: unknown (nearest: {', '.join(f'{name} {100 * share:.1f} %' for name, share in best)})")
 
 
 def _tell_json(answer: Prediction) -> None:
     best = zip(answer.names, answer.probabilities, strict=True)
     classes = [{"class": name, "probability": round(share, 6)} for name, share in best]
-    print(json.dumps({"path": str(answer.path), "classes": classes, "known": answer.known}))
+    row = {} if answer.row is None else {"row": answer.row}
+    print(json.dumps({"path": str(answer.path), **row, "classes": classes, "known": answer.known}))
 
 
 def _tell_csv(answer: Prediction) -> None:
     best = zip(answer.names, answer.probabilities, strict=True)
     columns = [value for name, share in best for value in (name, f"{share:.6f}")]
-    write_csv([answer.path, *columns, "true" if answer.known else "false"])
+    write_csv([answer.place, *columns, "true" if answer.known else "false"])
 
 
 PREDICTIONS = {"table": _tell_line, "jsonl": _tell_json, "csv": _tell_csv}

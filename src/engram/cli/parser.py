@@ -351,14 +351,18 @@ def _report(commands: Commands) -> None:
 
 
 def _sample(commands: Commands) -> None:
-    text = "draw images of learned classes from a model's generator, as a PNG"
+    text = "draw images of learned classes from a model's generator, as a PNG; vectors as an .npz, or as a map"
     sample = _command(commands, "sample", do_sample, text, talks=True)
     _model(sample)
     sample.add_argument("--classes", metavar="A,B", help="classes by name, one row each (default: all)")
     sample.add_argument("--per-class", type=int, default=10, metavar="N", help="images per class (default: 10)")
     sample.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the noise (default: 0)")
     sample.add_argument(
-        "--out", type=Path, default=Path("grid.png"), metavar="FILE", help="picture to write (default: grid.png)"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="file to write: a picture (default: grid.png); of vectors .npz, or a map as .png or .svg "
+        "(default: vectors.npz)",
     )
 
 
@@ -376,7 +380,10 @@ def _predict(commands: Commands) -> None:
     )
     _model(predict)
     predict.add_argument(
-        "images", nargs="+", metavar="PATH", help="image file, folder, pattern such as '*.png', or - for standard input"
+        "images",
+        nargs="+",
+        metavar="PATH",
+        help="image file, folder, pattern such as '*.png', or - for standard input; of vectors .npz files",
     )
     predict.add_argument(
         "--backbone",

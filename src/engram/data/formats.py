@@ -477,6 +477,20 @@ def _npz_names(array: npt.NDArray[Any] | None, path: Path) -> tuple[str, ...]:
         return tuple(name.decode() if isinstance(name, bytes) else name for name in array.tolist())
 
 
+def npz_features(path: Path) -> npt.NDArray[Any]:
+    """The array `features` of an .npz file, as it stands there; whether there are labels does not matter."""
+    remedy = "write it with numpy.savez(path, features=...)"
+    with _decoding(path, "no readable .npz file", remedy), path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            return np.asarray(loaded)
+        with loaded:
+            if "features" not in loaded.files:
+                held = ", ".join(loaded.files) or "nothing"
+                raise broken(path, f"has no array features (found: {held})", remedy)
+            return np.asarray(loaded["features"])
+
+
 def holds_vectors(path: Path) -> bool:
     """Whether an .npz file says that it holds vectors; nothing of it is read but the names of its arrays."""
     try:
@@ -490,6 +504,8 @@ def npz_backbone(path: Path) -> Recipe | None:
     """By what the vectors of an .npz file were made: its `backbone`, a JSON text that `engram embed` wrote."""
     with _decoding(path, "no readable .npz file"), path.open("rb") as file:
         loaded = np.load(file, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            return None
         with loaded:
             entry = loaded["backbone"] if "backbone" in loaded.files else None
     if entry is None:

@@ -21,12 +21,13 @@ from engram.config import StreamSettings
 from engram.context import Shape
 from engram.data import formats
 from engram.data.backbone import Backbone, embed
-from engram.data.datasets import DATASETS, Dataset, Split, assemble, every_fifth, read_raw
-from engram.data.raw import ImageFiles, Raw, RawSet, broken, digest, fingerprints
+from engram.data.datasets import DATASETS, Dataset, Split, as_stored, assemble, every_fifth, read_raw
+from engram.data.formats import as_vectors
+from engram.data.raw import ImageFiles, Pixels, Raw, RawSet, Vectors, broken, digest, fingerprints
 from engram.data.recipe import Recipe, require_kind, require_same
 from engram.data.stream import ClassStream
 from engram.errors import DataError
-from engram.kinds import is_vector
+from engram.kinds import described, is_vector, noun
 from engram.model.inputs import as_array, as_pixels
 
 LEAST_IMAGES = 4
@@ -193,19 +194,32 @@ def _place_of(text: str) -> tuple[str, str]:
 
 
 def _from_arrays(images: Any, labels: Any) -> RawSet:
-    """Images of any layout that `as_pixels` knows, and a class for each: names or whole numbers."""
+    """Images of any layout that `as_pixels` knows, or vectors (N, D); and a class for each: names or whole numbers."""
     if not isinstance(images, np.ndarray | Tensor):
         raise DataError(f"images cannot be a {type(images).__name__}; give a numpy or torch array, or a folder")
     images, words = as_array(images), _words(labels)
     if images.shape[:1] == (0,):
         raise DataError("there are no images; give some of every class")
+    if images.ndim == 2:
+        vectors, note = as_vectors(images, "the arrays")
+        return _named(vectors, words, note)
     grey = images.ndim == 3 or (images.ndim == 4 and 1 in (images.shape[1], images.shape[3]))
     pixels = as_pixels(images, 1 if grey else 3)
-    if len(pixels) != len(words):
-        raise DataError(f"there are {len(pixels)} images and {len(words)} labels; give one label an image")
+    return _named(pixels, words)
+
+
+def _named(images: Pixels | Vectors, words: Sequence[str | int], note: str = "") -> RawSet:
+    """Classes numbered in order of appearance."""
+    if len(images) != len(words):
+        kind = noun(images.shape[1:])
+        raise DataError(f"there are {len(images)} {kind} and {len(words)} labels; give one label {_one_of(kind)}")
     names = tuple(dict.fromkeys(map(str, words)))
     numbers = {name: number for number, name in enumerate(names)}
-    return RawSet(Raw(pixels, np.array([numbers[str(word)] for word in words], np.int64)), None, names)
+    return RawSet(Raw(images, np.array([numbers[str(word)] for word in words], np.int64), note), None, names)
+
+
+def _one_of(kind: str) -> str:
+    return "a vector" if kind == "vectors" else "an image"
 
 
 def _words(labels: Any) -> list[str | int]:
@@ -231,7 +245,7 @@ def _from_npz(path: Path) -> RawSet:
     places = {number: place for place, number in enumerate(numbers)}
 
     def renumber(part: Raw) -> Raw:
-        return Raw(part.images, np.array([places[int(label)] for label in part.labels], np.int64))
+        return replace(part, labels=np.array([places[int(label)] for label in part.labels], np.int64))
 
     called = tuple(names[number] if names else str(number) for number in numbers)
     backbone = formats.npz_backbone(path) if train.vectors else None
@@ -241,8 +255,8 @@ def _from_npz(path: Path) -> RawSet:
 def _with_channels(raw: RawSet, shape: Shape | None, origin: str) -> tuple[RawSet, tuple[str, ...]]:
     """With the model's number of channels: grey images suit a colour model, the other way round is refused."""
     found = raw.train.channels
-    if shape is None or found == shape[0]:
-        return raw, ()
+    if shape is None or found == shape[0] or raw.train.vectors or is_vector(shape):
+        return raw, ()  # what does not go with the model's shape is told where all shapes are compared
     if found == 3:
         raise broken(origin, "holds images in colour, the model takes grey ones", "convert them, or make a new model")
 
@@ -250,7 +264,7 @@ def _with_channels(raw: RawSet, shape: Shape | None, origin: str) -> tuple[RawSe
         images = part.images
         if isinstance(images, ImageFiles):
             return replace(part, images=replace(images, channels=3))
-        return replace(part, images=np.repeat(images, 3, axis=1))
+        return replace(part, images=np.repeat(as_stored(images), 3, axis=1))
 
     test = None if raw.test is None else coloured(raw.test)
     return replace(raw, train=coloured(raw.train), test=test), ("grey images, taken as coloured ones",)
@@ -264,6 +278,13 @@ def class_digests(train: Split, names: Sequence[str], classes: Sequence[str]) ->
 
 
 def _check_shape(dataset: Dataset, shape: Shape | None, size: int) -> None:
+    if is_vector(dataset.shape) or (shape is not None and is_vector(shape)):
+        if shape is not None and dataset.shape != shape:
+            raise DataError(
+                f"{dataset.name}: holds {described(dataset.shape)}, the model takes {described(shape)}; "
+                f"give it {described(shape)}, or make a new model"
+            )
+        return
     wanted = (dataset.shape[0], size, size) if shape is None else shape
     if dataset.shape != wanted:
         found, asked = ("x".join(map(str, one)) for one in (dataset.shape, wanted))
@@ -294,9 +315,10 @@ def _check_counts(dataset: Dataset, order: Sequence[str]) -> None:
     tests = dict(zip(dataset.class_names, tested, strict=True))
     for name in order:
         if counts[name] < LEAST_IMAGES or not tests[name]:
+            one = noun(dataset.shape, many=False)
             raise DataError(
-                f"{dataset.name}: class {name!r} has {counts[name] + tests[name]} image(s), {counts[name]} of them to "
-                f"learn from and {tests[name]} to test with; {LEAST_IMAGES} and 1 are the least: add images of it"
+                f"{dataset.name}: class {name!r} has {counts[name] + tests[name]} {one}(s), {counts[name]} of them to "
+                f"learn from and {tests[name]} to test with; {LEAST_IMAGES} and 1 are the least: add {one}s of it"
             )
 
 

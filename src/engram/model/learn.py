@@ -40,13 +40,25 @@ from engram.experiment.folder import (
 from engram.experiment.loop import Stop
 from engram.experiment.progress import Display
 from engram.experiment.records import read_records
+from engram.kinds import is_vector
 from engram.model.card import write_card
 from engram.model.file import SUFFIX
 from engram.model.file import read as read_file
 from engram.model.intake import Intake, brought, read
-from engram.model.learning import Learned, loop_for, note_in, old_accuracy, require_learns, take_in, take_over
+from engram.model.learning import (
+    Learned,
+    loop_for,
+    note_in,
+    old_accuracy,
+    require_learns,
+    suited,
+    take_in,
+    take_over,
+)
 from engram.model.lineage import Step
 from engram.model.model import Model
+from engram.model.parts import shape_of
+from engram.presets import VECTORS
 
 NEW = "model.new"
 """In the work folder: the model that is done, before it takes its place."""
@@ -143,6 +155,7 @@ def learn(
                 if (left or update) and was_last(model.lineage, data, update):
                     return None
         intake = _take_in(model, data, update, begun, work, through)
+        model.config = suited(model, vectors=is_vector(intake.dataset.shape))
         origin = begun or _origin(model, intake, update)
         _require_same_images(work, origin, intake)
         audited = note_in(model, audit, intake, str(origin.data["digest"]))
@@ -174,6 +187,8 @@ def _begun(model: Model, out: Path, work: Path, update: bool) -> Origin | None:
         write_card(model, out)
         _clear(work, out)
         return None
+    if begun.config.preset == VECTORS:
+        model.config = suited(model, vectors=True)
     _require_same(work, begun, model, update)
     return begun
 
@@ -231,9 +246,9 @@ def tasks_done(work: Path, model: Model) -> Done | None:
     count = 0 if saved is None else int(saved.meta["task"]) - model.tasks
     if head is None or count < 1:
         return None
-    names, (channels, height, width) = head["class_names"], head["shape"]
+    names = head["class_names"]
     tasks = [[names[number] for number in task] for task in head["tasks"][:count]]
-    return Done(tasks, (channels, height, width), recipe_in(head["dataset"]))
+    return Done(tasks, shape_of(head["shape"]), recipe_in(head["dataset"]))
 
 
 def _take_in(

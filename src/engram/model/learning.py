@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engram.config import Config, changed_settings
 from engram.context import Shape
 from engram.data.backbone import Backbone
 from engram.data.recipe import Recipe
@@ -15,10 +16,12 @@ from engram.evaluation.evaluate import evaluate
 from engram.experiment.loop import Stop, TaskLoop
 from engram.experiment.progress import Display
 from engram.methods.learner import KeepsEngrams, Samples
+from engram.methods.registry import configure
 from engram.model import intake as intakes
 from engram.model.audit import note
 from engram.model.intake import Intake
 from engram.model.lineage import Step, first_data, learned_steps, machine, now
+from engram.model.parts import BY_ITSELF
 
 if TYPE_CHECKING:
     from engram.model.model import Model
@@ -87,6 +90,18 @@ def take_in(
             unmeasured = "no images of the earlier classes were held out: the calibration knows nothing of them"
         return replace(intake, notes=(*intake.notes, unmeasured))
     return intake
+
+
+def suited(model: Model, *, vectors: bool) -> Config:
+    """The settings of a new model go with the kind of its first examples, where none were chosen (preset auto)."""
+    config = model.config
+    if not vectors or model.shape is not None or config.preset != "auto":
+        return config
+    common: dict[str, Any] = {"dataset": config.dataset, "method": config.method, "seed": config.seed}
+    asked = model.asked
+    if asked is None:  # it was saved and opened: what differs from the defaults was asked for
+        asked = changed_settings(config, configure(**common, vectors=False))
+    return configure(**common, vectors=True, settings={**BY_ITSELF, **asked})
 
 
 def note_in(model: Model, audit: str | Path | None, intake: Intake, data: str) -> Audited:

@@ -12,12 +12,14 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engram.data.backbone import Backbone
 from engram.data.datasets import resize
 from engram.data.formats import IMAGE_SUFFIXES, decode_image
 from engram.data.raw import Pixels
 from engram.errors import DataError
+from engram.kinds import is_vector
 from engram.model.model import BATCH, Model
 
 
@@ -31,6 +33,17 @@ class Prediction:
     probabilities: tuple[float, ...]
     known: bool = True
     """Whether a class fits; else the answer is "unknown", and the names are the nearest."""
+    row: int | None = None
+    """Of vectors: which one of the file's, counted from 0."""
+
+    @property
+    def place(self) -> str:
+        """The file, and for a vector its row.
+
+        >>> Prediction(Path("v.npz"), ("a",), (1.0,), row=3).place
+        'v.npz:3'
+        """
+        return str(self.path) if self.row is None else f"{self.path}:{self.row}"
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,9 @@ def predict(
     """
     _, shape = model.ready("answer")
     through = model.through(backbone)
+    if through is None and is_vector(shape):
+        yield from _rows(model, paths, top=top, batch=batch, on_error=on_error, unknown=unknown)
+        return
     channels, *size = shape if through is None else through.shape
     paths = iter(paths)
     while some := list(itertools.islice(paths, batch)):
@@ -104,6 +120,24 @@ def predict(
             yield entry if isinstance(entry, Unreadable) else Prediction(entry, *next(answers))
 
 
+def _rows(
+    model: Model, paths: Iterable[Path], *, top: int, batch: int, on_error: Literal["skip", "stop"], unknown: bool
+) -> Iterator[Prediction | Unreadable]:
+    """The same of vectors: each row of `features` in .npz files has an answer of its own."""
+    for path in paths:
+        try:
+            vectors = model.examples(path)
+        except DataError as error:
+            if on_error == "stop":
+                raise
+            yield Unreadable(path, str(error))
+            continue
+        numbers = itertools.count()
+        for some in torch.split(vectors, batch):
+            for answer in _answered(model, some, min(top, len(model.classes)), unknown):
+                yield Prediction(path, *answer, row=next(numbers))
+
+
 def read_image(path: Path, channels: int, size: int | tuple[int, int]) -> Pixels:
     """(channels, height, width) uint8, scaled by the function that scales images to learn from: the very same pixels.
 
@@ -118,10 +152,15 @@ def _answers(
     model: Model, images: list[Pixels], top: int, unknown: bool, through: Backbone | None
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], bool]]:
     """Names and probabilities of the likeliest classes, and whether one of them fits, for each image."""
-    if not images:
-        return
-    shown = torch.from_numpy(np.stack(images))
-    answers = model.answer(shown if through is None else through.features(shown))
+    if images:
+        shown = torch.from_numpy(np.stack(images))
+        yield from _answered(model, shown if through is None else through.features(shown), top, unknown)
+
+
+def _answered(
+    model: Model, images: Tensor, top: int, unknown: bool
+) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], bool]]:
+    answers = model.answer(images)
     known = answers.known.tolist() if unknown else [True] * len(images)
     best = answers.probabilities.topk(top)
     for values, numbers, fits in zip(best.values.tolist(), best.indices.tolist(), known, strict=True):

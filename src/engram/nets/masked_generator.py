@@ -7,6 +7,7 @@ to know how many classes or tasks there will be. How the layers hang together sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -40,6 +41,25 @@ class ClassNorm(nn.Module):
             return batch_norm(x, scale[0], shift[0], eps=EPSILON)
         x = batch_norm(x, eps=EPSILON)
         return torch.addcmul(spread(shift[classes], x), x, spread(scale[classes], x))
+
+
+RECTIFIED_MEAN, RECTIFIED_DEVIATION = (2 * math.pi) ** -0.5, (0.5 - 0.5 / math.pi) ** 0.5
+"""Of what is left of a normal number, mean 0 and deviation 1, behind a ReLU."""
+
+
+def principal(vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The directions (D, count) in which vectors (N, D) vary most around 0, and their deviations (count,).
+
+    Where there are fewer directions than wanted, the rest are zeros.
+    """
+    if len(vectors) > vectors.shape[1]:
+        squares, directions = torch.linalg.eigh(vectors.T @ vectors / len(vectors))
+        deviations, directions = squares.clamp(min=0).sqrt().flip(0), directions.flip(1)
+    else:
+        _, deviations, rows = torch.linalg.svd(vectors, full_matrices=False)
+        deviations, directions = deviations / len(vectors) ** 0.5, rows.T
+    more = max(0, count - len(deviations))
+    return F.pad(directions[:, :count], (0, more)), F.pad(deviations[:count], (0, more))
 
 
 class TaskParams(nn.Module):
@@ -86,10 +106,25 @@ class MaskedGenerator(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, PlasticLayer)]
 
     @torch.no_grad()
-    def start_at(self, offsets: Tensor) -> None:
-        """Where the vectors of each of the task's classes lie, (classes, D): what their drawings begin around."""
-        assert self.task_params is not None
-        self.task_params.bias.copy_(offsets)
+    def start_at(self, vectors: Tensor, classes: Tensor) -> None:
+        """Begin the task's own parameters where its vectors lie: (N, D), classes (N,) within the task.
+
+        A unit for each of the directions in which they vary most within their classes, as far as each class does, and
+        an offset to each class's mean. What the units send depends on the masks, which are still to be learned.
+        """
+        own = self.task_params
+        assert own is not None
+        norm = own.norms[-1]
+        assert isinstance(norm, ClassNorm)
+        means = torch.stack([vectors[classes == number].mean(0) for number in range(own.classes)])
+        around = vectors - means[classes]
+        directions, deviations = principal(around, self.units[-1])  # (D, units), (units,)
+        along = torch.stack(
+            [(around[classes == number] @ directions).square().mean(0) for number in range(own.classes)]
+        )
+        norm.scale.copy_(along.sqrt() / deviations.clamp(min=1e-12))
+        own.head.copy_(directions * (deviations / RECTIFIED_DEVIATION))
+        own.bias.copy_(means - RECTIFIED_MEAN * norm.scale @ own.head.T)
 
     @property
     def units(self) -> list[int]:

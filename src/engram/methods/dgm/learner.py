@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from engram import distributed
 from engram.context import Context
-from engram.data.examples import Examples
+from engram.data.examples import Examples, within
 from engram.data.stream import Task
 from engram.errors import ConfigError, RunError
 from engram.gan.step import new_critic
@@ -121,7 +121,7 @@ class DGM:
                 counts=read_counts(own.counts_of, task.index) if own.choice == "random" else None,
             )
             if self.net.graph.draws_vectors:
-                self.net.start_at(class_means(task))
+                self.net.start_at(task.images, within(task.class_indices, task.targets))
             if not self.critic_answers:  # taken over; where it is the classifier, it answers until the task is done
                 self.critic = None
             self.progress = Progress(epochs=self.settings.gan.epochs, batches=self.trainer.steps, ends=GAN_SHARE)
@@ -356,11 +356,6 @@ class DGM:
         if "critic" in state:
             self.critic = new_critic(self.ctx, state["critic"]["known"], 0)
             self.critic.load_state_dict(state["critic"]["net"])
-
-
-def class_means(task: Task) -> Tensor:
-    """(classes, D): the mean vector of each of the task's classes."""
-    return torch.stack([task.images[task.targets == index].mean(0) for index in task.class_indices])
 
 
 DGMW = Method(
