@@ -150,7 +150,7 @@ def main(words: list[str]) -> None:
     parser.add_argument("--vocabulary", type=Path, help="its vocab.txt or tokenizer.json")
     parser.add_argument("--save", type=Path, help="keep the vectors in this .npz file")
     parser.add_argument("--month", type=int, default=10, help="intents a month")
-    parser.add_argument("--preset", default="auto", help="named settings: fast, to see that it works")
+    parser.add_argument("--set", action="append", default=[], metavar="GROUP.FIELD=VALUE", help="of the model")
     parser.add_argument("--out", type=Path, default=Path("intents.engram"))
     asked = parser.parse_args(words)
     if asked.features:
@@ -166,7 +166,8 @@ def main(words: list[str]) -> None:
 
     names, labels = arrays["class_names"].tolist(), arrays["labels"]
     intents = [names[label] for label in arrays["test_labels"]]
-    model = Model.create(preset=asked.preset, settings={"stream.classes_per_task": asked.month})
+    settings = dict(word.split("=", 1) for word in asked.set)
+    model = Model.create(settings={"stream.classes_per_task": asked.month, **settings})
     for start in range(0, len(names), asked.month):
         own = (labels >= start) & (labels < start + asked.month)
         model.learn(arrays["features"][own], [names[label] for label in labels[own]])

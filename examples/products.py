@@ -22,13 +22,13 @@ def main(words: list[str]) -> None:
     parser.add_argument("--size", type=int, help="side of the images that it sees, where the file leaves it open")
     parser.add_argument("--ask", type=Path, help="folder of photographs to name")
     parser.add_argument("--forget", help="a product that must go")
-    parser.add_argument("--preset", default="auto", help="named settings: fast, to see that it works")
+    parser.add_argument("--set", action="append", default=[], metavar="GROUP.FIELD=VALUE", help="of the model")
     parser.add_argument("--out", type=Path, default=Path("products.engram"))
     asked = parser.parse_args(words)
 
     backbone = Backbone(asked.backbone, size=asked.size)
     print(backbone)
-    model = Model.create(preset=asked.preset)
+    model = Model.create(settings=dict(word.split("=", 1) for word in asked.set))
     for month in sorted(path for path in asked.photos.iterdir() if path.is_dir()):
         learned = model.learn(month, backbone=backbone)
         print(f"{month.name}: {', '.join(learned.new)}; {100 * learned.accuracy_new:.1f} % of them right")

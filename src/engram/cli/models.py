@@ -116,10 +116,13 @@ def created(chosen: argparse.Namespace, settings: dict[str, str]) -> Model:
 
 def made_as_asked(chosen: argparse.Namespace, settings: dict[str, str]) -> bool:
     """Whether the model that is there has the settings that a new one of these words would have; `runtime` aside."""
+    from engram.kinds import is_vector
+    from engram.model.learning import suited
     from engram.model.model import Model
 
-    own, asked = Model.open(chosen.model).config, created(chosen, settings).config
-    return replace(asked, runtime=own.runtime) == own
+    there = Model.open(chosen.model)
+    asked = suited(created(chosen, settings), vectors=there.shape is not None and is_vector(there.shape))
+    return replace(asked, runtime=there.config.runtime) == there.config
 
 
 def tell_learned(model: Model, learned: Learned, out: Path) -> None:

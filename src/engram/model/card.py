@@ -150,6 +150,7 @@ def _identity(model: Model) -> Section:
         ("Strict", _strict(model)),
         ("Keeps of past tasks", model.stores),
         ("Vectors" if model.shape is not None and is_vector(model.shape) else "Images", _shape(model)),
+        *_backbone(model),
         ("Seed", str(model.config.seed)),
         ("Engram", _version(model)),
         ("Digest", Mono(model.digest) if model.digest else "none: it was not read from a model file"),
@@ -172,6 +173,18 @@ def _shape(model: Model) -> str:
     channels, height, width = model.shape
     colour = {1: "grey", 3: "RGB colour"}.get(channels, f"{channels} channels")
     return f"{width} x {height} pixels, {colour}; others are scaled"
+
+
+def _backbone(model: Model) -> list[tuple[Cell, ...]]:
+    """By what images become the vectors that it learns from."""
+    if (recipe := model.backbone) is None:
+        return []
+    return [
+        ("Backbone", f"{recipe.name}, an ONNX file that is not in this one; answers for images need it"),
+        ("Shown to it", f"{recipe.preparation}; {recipe.resize}; output {recipe.output}"),
+        ("Backbone's digest", Mono(recipe.digest)),
+        ("SHA-256 of its file", Mono(recipe.sha256)),
+    ]
 
 
 def _version(model: Model) -> str:
@@ -236,13 +249,15 @@ def _input(model: Model) -> str:
 
 def _shell(model: Model, name: str) -> str:
     file, vectors = shlex.quote(name), model.shape is not None and is_vector(model.shape)
+    through = "" if model.backbone is None else f" --backbone {shlex.quote(model.backbone.name)}"
+    photos, more = ("photos/", "more-classes/") if through or not vectors else ("new.npz", "more-classes.npz")
     lines = [f"engram verify {file}"]
     if model.classes:
-        lines.insert(0, f"engram predict {file} {'new.npz' if vectors else 'photos/'} --top 3")
+        lines.insert(0, f"engram predict {file} {photos}{through} --top 3")
     if isinstance(model.learner, Samples) and model.classes:
         lines.append(f"engram sample {file} --out drawings.{'npz' if vectors else 'png'}")
     if not model.answers_only:
-        lines.append(f"engram learn {file} {'more-classes.npz' if vectors else 'more-classes/'} --out next{SUFFIX}")
+        lines.append(f"engram learn {file} {more}{through} --out next{SUFFIX}")
     if isinstance(model.learner, KeepsEngrams) and model.classes:
         lines.append(f"engram forget {file} {shlex.quote(model.classes[-1])} --retrain --out without{SUFFIX}")
     return "\n".join(lines)
@@ -252,7 +267,9 @@ def _python(model: Model, name: str) -> str:
     lines = ["from engram import Model", "", f"model = Model.open({name!r})"]
     if model.classes:
         vectors = model.shape is not None and is_vector(model.shape)
-        asked, kind = ("features", "vectors") if vectors else ('["photo.jpg"]', "images")
+        asked = "features" if vectors else '["photo.jpg"]'
+        if model.backbone is not None:
+            asked = f'["photo.jpg"], backbone={model.backbone.name!r}'
         lines += [
             f'names = model.predict({asked})  # a class, or "unknown"',
             f"probabilities = model.predict_proba({asked})  # in the order of model.classes",

@@ -340,4 +340,5 @@ def _renumbered(dataset: Dataset, train: Split, names: tuple[str, ...]) -> Datas
         test=part(dataset.test),
         scaling=dataset.scaling,
         notes=dataset.notes,
+        backbone=dataset.backbone,
     )

@@ -179,7 +179,12 @@ def export_model(model: Model, path: Path) -> OnnxReport:
         class_names=model.classes,
         temperature=model.temperature,
         trust=model.trust,
-        metadata={"method": model.config.method, "digest": model.digest or "not saved", "engram": __version__},
+        metadata={
+            "method": model.config.method,
+            "digest": model.digest or "not saved",
+            "engram": __version__,
+            **({} if model.backbone is None else {"backbone": model.backbone.text}),
+        },
         check=model.draw(range(len(model.classes)), CHECKED) if isinstance(learner, Samples) else None,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from engram import __version__
 from engram.config import Config, as_dict, compose, from_dict
 from engram.context import Shape
+from engram.data.recipe import Recipe
 from engram.errors import ConfigError, EngramError, RunError
 from engram.evaluation.trust import Trust
 from engram.experiment import checkpoint
@@ -21,7 +22,7 @@ from engram.kinds import is_vector
 from engram.methods.learner import State
 from engram.methods.registry import find_method
 from engram.model import file
-from engram.model.lineage import MACHINE, Step, learned_steps
+from engram.model.lineage import MACHINE, Step, first_backbone, learned_steps
 
 VALIDATION = 0.1
 """Share of a task's images that a model keeps out of the training, to calibrate its answers; 0 in benchmarks."""
@@ -65,14 +66,14 @@ class Parts:
             "classes": [[name, number] for name, number in self.ids.items()],
             "next_id": self.next_id,
             "tasks": self.tasks,
-            "preprocessing": preprocessing(self.shape),
+            "preprocessing": preprocessing(self.shape, first_backbone(self.lineage)),
             "trust": None if self.trust is None else self.trust.as_dict(),
             "answers_only": self.answers_only,
             "lineage": [step.as_dict() for step in self.lineage],
         }
 
 
-def preprocessing(shape: Shape | None) -> dict[str, Any]:
+def preprocessing(shape: Shape | None, backbone: Recipe | None = None) -> dict[str, Any]:
     """How an example becomes what the network sees, for whoever serves it elsewhere."""
     if shape is None:
         return {}
@@ -82,6 +83,7 @@ def preprocessing(shape: Shape | None) -> dict[str, Any]:
             "numbers": shape[0],
             "type": "float32",
             "normalise": "(x - mean) / deviation, by number, as the first task fixed them; the network does it",
+            **({} if backbone is None else {"backbone": backbone.as_dict()}),
         }
     return {
         "channels": "grey" if shape[0] == 1 else "RGB",
