@@ -117,14 +117,17 @@ def _critic_batch(batch: GanBatch, settings: CriticSettings) -> CriticBatch:
     )
 
 
+def critic_name(ctx: Context[GanMethodSettings]) -> str:
+    """The architecture of the critic: the one that is set, or the one that goes with the generator."""
+    own, generator = ctx.settings.critic.architecture, ctx.settings.generator.architecture
+    return chosen("generator", generator, ctx.shape) if own == "auto" else chosen("critic", own, ctx.shape)
+
+
 def new_critic(ctx: Context[GanMethodSettings], classes: int, task: int) -> Critic:
     """A fresh critic for a task, which tells so many classes apart."""
     settings, draws = ctx.settings, named_generator(ctx.seed, "critic", task)
     own = settings.critic
-    name: str = own.architecture
-    if name == "auto":
-        name = chosen("generator", settings.generator.architecture, ctx.shape)
-    trunk = critic_trunk(name, ctx.shape, width=own.width, kernel=own.kernel, generator=draws)
+    trunk = critic_trunk(critic_name(ctx), ctx.shape, width=own.width, kernel=own.kernel, generator=draws)
     kind = WrittenOutCritic if isinstance(trunk, TRUNKS) and ctx.precision == "float32" else Critic
     critic = kind(trunk, classes, generator=draws, autocast=ctx.autocast).to(ctx.device)
     return critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

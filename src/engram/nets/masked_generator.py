@@ -7,7 +7,6 @@ to know how many classes or tasks there will be. How the layers hang together sa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -43,8 +42,16 @@ class ClassNorm(nn.Module):
         return torch.addcmul(spread(shift[classes], x), x, spread(scale[classes], x))
 
 
-RECTIFIED_MEAN, RECTIFIED_DEVIATION = (2 * math.pi) ** -0.5, (0.5 - 0.5 / math.pi) ** 0.5
-"""Of what is left of a normal number, mean 0 and deviation 1, behind a ReLU."""
+MEASURED = 2048
+"""Noise vectors by which it is measured what units send."""
+
+
+def decorrelation(sent: Tensor) -> Tensor:
+    """(units, units): what makes numbers (N, units) uncorrelated, with deviation 1, and moves them least."""
+    squares, directions = torch.linalg.eigh(torch.cov(sent.T, correction=0).reshape(sent.shape[1], -1))
+    scale = squares.clamp(min=1e-3 * float(squares.max()) + 1e-12).rsqrt()
+    symmetric: Tensor = (directions * scale) @ directions.T
+    return symmetric
 
 
 def principal(vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -106,25 +113,29 @@ class MaskedGenerator(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, PlasticLayer)]
 
     @torch.no_grad()
-    def start_at(self, vectors: Tensor, classes: Tensor) -> None:
+    def start_at(self, vectors: Tensor, classes: Tensor, *, generator: torch.Generator) -> None:
         """Begin the task's own parameters where its vectors lie: (N, D), classes (N,) within the task.
 
         A unit for each of the directions in which they vary most within their classes, as far as each class does, and
-        an offset to each class's mean. What the units send depends on the masks, which are still to be learned.
+        an offset to each class's mean. What the units send is measured on noise, with the weights as they are.
         """
         own = self.task_params
         assert own is not None
-        norm = own.norms[-1]
+        norm, sums = own.norms[-1], list[Tensor]()
         assert isinstance(norm, ClassNorm)
+        z = torch.randn(MEASURED, self.latent_dim, generator=generator).to(vectors)
+        self(z, torch.arange(MEASURED, device=z.device) % own.classes, observe=sums.append)
+        sent = F.relu(batch_norm(sums[-1], eps=EPSILON))  # (B, units), before any class's scale
         means = torch.stack([vectors[classes == number].mean(0) for number in range(own.classes)])
         around = vectors - means[classes]
-        directions, deviations = principal(around, self.units[-1])  # (D, units), (units,)
+        directions, deviations = principal(around, sent.shape[1])  # (D, units), (units,)
         along = torch.stack(
             [(around[classes == number] @ directions).square().mean(0) for number in range(own.classes)]
         )
         norm.scale.copy_(along.sqrt() / deviations.clamp(min=1e-12))
-        own.head.copy_(directions * (deviations / RECTIFIED_DEVIATION))
-        own.bias.copy_(means - RECTIFIED_MEAN * norm.scale @ own.head.T)
+        norm.shift.zero_()
+        own.head.copy_((directions * deviations) @ decorrelation(sent))
+        own.bias.copy_(means - (sent.mean(0) * norm.scale) @ own.head.T)
 
     @property
     def units(self) -> list[int]:

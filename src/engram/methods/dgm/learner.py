@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from engram import distributed
 from engram.context import Context
-from engram.data.examples import Examples, within
+from engram.data.examples import Examples
 from engram.data.stream import Task
 from engram.errors import ConfigError, RunError
-from engram.gan.step import new_critic
+from engram.gan.step import critic_name, new_critic
 from engram.masking.masks import Variant
 from engram.memory.class_generator import ClassGenerator, sample_evenly
 from engram.memory.engram import Engram, consolidate, engram_of, engram_state, extract, shared_weights
@@ -62,6 +62,7 @@ class DGM:
     """
 
     def __init__(self, ctx: Context[DGMSettings], *, variant: Variant) -> None:
+        critic_name(ctx)  # one that does not go with the data is refused before anything is learned
         self.ctx, self.variant = ctx, variant
         self.settings = ctx.settings
         self.phase: Literal["idle", "generator", "classifier"] = "idle"
@@ -120,8 +121,7 @@ class DGM:
                 old=old,
                 counts=read_counts(own.counts_of, task.index) if own.choice == "random" else None,
             )
-            if self.net.graph.draws_vectors:
-                self.net.start_at(task.images, within(task.class_indices, task.targets))
+            self.trainer.start_at(task)
             if not self.critic_answers:  # taken over; where it is the classifier, it answers until the task is done
                 self.critic = None
             self.progress = Progress(epochs=self.settings.gan.epochs, batches=self.trainer.steps, ends=GAN_SHARE)
