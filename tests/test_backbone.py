@@ -21,7 +21,7 @@ import backbones
 from conftest import write_npz
 from engram.data import backbone as backbone_file
 from engram.data.backbone import IMAGENET, Backbone, embed
-from engram.data.datasets import load_dataset
+from engram.data.datasets import check, load_dataset
 from engram.data.raw import Raw, RawSet, content_digest
 from engram.data.recipe import Recipe, require_same
 from engram.errors import ConfigError, DataError, EngramError
@@ -186,6 +186,9 @@ def test_the_recipe_is_in_the_file_and_in_the_digest(tmp_path: Path, onnx: Path)
     np.savez(tmp_path / "bare.npz", **bare)
     other = replace(data.backbone, mean=(0.0, 0.0, 0.0)).text
     np.savez(tmp_path / "other.npz", **bare, backbone=np.array(other))
+    told = {line.what: line.detail for line in check(f"npz:{out}")}
+    assert told["backbone"].startswith("eyes.onnx (")
+    assert "backbone" not in {line.what for line in check(f"npz:{tmp_path / 'bare.npz'}")}
     digests = {load_dataset(f"npz:{tmp_path / name}.npz").digest for name in ("out", "bare", "other")}
     assert len(digests) == 3, "the same numbers of another backbone are other data"
 

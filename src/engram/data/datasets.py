@@ -487,6 +487,8 @@ def check(name: str, *, image_size: int = 32) -> list[Check]:
     if not is_vector(data.shape):
         shapes = f"{data.shape[0]} channel(s), uint8, {data.scaling}"
     lines.append(Check("shapes", True, shapes))
+    if data.backbone is not None:
+        lines.append(Check("backbone", True, f"{data.backbone}: {data.backbone.preparation}, {data.backbone.output}"))
     return [*lines, _check_counts(data), _check_contents(data)]
 
 
