@@ -21,6 +21,7 @@ PACKAGES = [
     "presets",
     "seeding",
     "distributed",
+    "kinds",
     "masking",
     "ops",
     "context",
@@ -128,9 +129,10 @@ def test_importing_engram_is_light() -> None:
 
 
 PUBLIC = [
-    "ClassStream", "Config", "ConfigError", "Context", "DGM", "DataError", "Dataset", "DivergedError", "EngramError",
-    "Evaluation", "InUseError", "Learner", "LostError", "METHODS", "Method", "Model", "Observer", "Retains", "RunError",
-    "Samples", "StrictnessError", "Task", "build", "configure", "evaluate", "load_dataset", "run",
+    "Backbone", "ClassStream", "Config", "ConfigError", "Context", "DGM", "DataError", "Dataset", "DivergedError",
+    "EngramError", "Evaluation", "InUseError", "Learner", "LostError", "METHODS", "Method", "Model", "Observer",
+    "Retains", "RunError", "Samples", "StrictnessError", "Task", "build", "configure", "evaluate",
+    "load_dataset", "run",
 ]  # fmt: skip
 
 

@@ -265,7 +265,7 @@ def test_fecam_keeps_no_larger_matrices() -> None:
     with pytest.raises(ConfigError, match=r"features\.filters=65 is out of range"):
         build("fecam", {"features.filters": 65})
     with pytest.raises(ConfigError, match=r"matrix of 1153 x 1153 numbers for every class; set features\.projections"):
-        FeCAM(context("fecam", shape=(1153,)))  # type: ignore[arg-type]
+        FeCAM(context("fecam", shape=(1153,)))
 
 
 # ---------------------------------------------------------------- exact sums

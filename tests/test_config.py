@@ -97,7 +97,7 @@ def test_texts_are_read_as_the_fields_type(key: str, text: str, value: Any) -> N
         ("classifier.epochs", "0", "classifier.epochs=0 is out of range: it must be 1 or more"),
         ("classifier.learning_rate", "nan", "not a finite number"),
         ("classifier.learning_rate", "-1", "classifier.learning_rate=-1.0 is out of range: it must be above 0"),
-        ("classifier.architecture", "vgg", "not one of convnet, resnet18"),
+        ("classifier.architecture", "vgg", "not one of auto, convnet, resnet18"),
         ("classifier.epoch", "3", "did you mean 'classifier.epochs'"),
         ("stream.image_size", "48", "not one of 32, 64"),
         ("stream.holdout", "1", "above 0 and below 1"),

@@ -25,18 +25,26 @@ from engram.memory.engram import Engram, consolidate, extract, shared_weights
 from engram.methods.dgm.learner import DGM
 from engram.methods.dgm.train_task import TaskTrainer
 from engram.methods.learner import Silent
-from engram.nets.architectures import GRAPHS, graph_of
+from engram.nets.architectures import GRAPHS, VECTOR_GRAPHS, graph_of
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.reachability import prune, reachable_units
 from engram.nets.subnetwork import Subnetwork
 from engram.seeding import generator
+from engram.testing import toy_vectors
 
 VARIANTS: list[Variant] = ["weights", "units"]
 
 
 def network(variant: Variant, seed: int = 0, channels: int = 1, graph: str = "dcgan") -> MaskedGenerator:
     draws = generator(seed, "net")
-    net = MaskedGenerator(graph_of(graph, 32), channels, width=3, latent_dim=8, variant=variant, generator=draws)
+    net = MaskedGenerator(
+        graph_of(graph, 0 if graph in VECTOR_GRAPHS else 32),
+        channels,
+        width=3,
+        latent_dim=8,
+        variant=variant,
+        generator=draws,
+    )
     with torch.no_grad():
         for layer in net.plastic:
             layer.weight.normal_(std=0.5, generator=generator(seed, "weight", layer.weight.numel()))
@@ -91,11 +99,25 @@ def dense_residual(engram: Engram, weights: Sequence[Tensor], z: Tensor, number:
     return torch.tanh(F.conv2d(active(7, x, *into), engram.head, engram.bias, padding=1))
 
 
+def dense_mlp(engram: Engram, weights: Sequence[Tensor], masks: Sequence[Tensor], x: Tensor, number: int) -> Tensor:
+    """Equation 1 as the paper prints it; nothing bounds what comes out."""
+    reachable, inputs = reachable_units(engram.graph, masks), engram.latent_dim
+    for layer, (weight, mask, units) in enumerate(zip(weights, masks, engram.units, strict=True)):
+        w = weight[:units, :inputs]
+        x = x @ (w * mask if engram.variant == "weights" else w).T
+        x = torch.relu(x * engram.scales[layer][number] + engram.shifts[layer][number])
+        x = x * (mask if engram.variant == "units" else reachable[layer])
+        inputs = units
+    return x @ engram.head.T + engram.bias[number]
+
+
 def dense(engram: Engram, weights: Sequence[Tensor], z: Tensor, number: int) -> Tensor:
     """The masked network written out in full: every closed weight or unit multiplied by zero, nothing dropped."""
     if engram.architecture == "residual":
         return dense_residual(engram, weights, z, number)
     masks = engram.binary_masks()
+    if engram.architecture == "mlp":
+        return dense_mlp(engram, weights, masks, z, number)
     x, inputs = z[:, :, None, None], engram.latent_dim
     for layer, (weight, mask, units) in enumerate(zip(weights, masks, engram.units, strict=True)):
         w = weight[:inputs, :units]
@@ -112,7 +134,7 @@ def dense(engram: Engram, weights: Sequence[Tensor], z: Tensor, number: int) -> 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", [*GRAPHS, *VECTOR_GRAPHS])
 def test_the_compact_network_gives_the_masked_networks_images(
     variant: Variant, share: float, channels: int, graph: str
 ) -> None:
@@ -133,15 +155,16 @@ def test_the_compact_network_gives_the_masked_networks_images(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", [*GRAPHS, *VECTOR_GRAPHS])
 def test_folded_statistics_agree_with_batch_statistics(variant: Variant, graph: str) -> None:
     net = network(variant, graph=graph)
     trained(net, classes=1)
     masks = prune(net.graph, random_masks(net, 0.7, 3), variant)
-    engram = consolidate(net, masks, [0], batches=20, generator=generator(1))
-    z = torch.randn(2000, 8, generator=generator(5))
+    more = 20 if graph in VECTOR_GRAPHS else 1  # a vector shows each unit once, an image at every place
+    engram = consolidate(net, masks, [0], batches=20 * more, generator=generator(1))
+    z = torch.randn(2000 * more, 8, generator=generator(5))
     with torch.no_grad():
-        by_batch = Subnetwork(net, masks).net(z, torch.zeros(2000, dtype=torch.int64))
+        by_batch = Subnetwork(net, masks).net(z, torch.zeros(len(z), dtype=torch.int64))
         by_engram = extract(engram, shared_weights(net))[0](z)
     assert (by_batch - by_engram).abs().mean() < 0.02
 
@@ -168,11 +191,17 @@ def test_pruning_closes_exactly_what_cannot_be_reached(graph: str, share: float)
     assert prune(net.graph, pruned, "weights")[0].equal(pruned[0]), "pruning twice is pruning once"
 
 
+def data_of(graph: str, tiny: Dataset) -> Dataset:
+    """What a graph can draw."""
+    return toy_vectors() if graph in VECTOR_GRAPHS else tiny
+
+
 def learner(variant: Variant, seed: int = 0, settings: Mapping[str, Any] | None = None) -> DGM:
     chosen = {**SMALL_GAN, "gan.epochs": 3, "gan.steps": 6, "replay.images": 64, **(settings or {})}
     ctx = context(
         "dgmw" if variant == "weights" else "dgma",
         chosen,
+        shape=(12,) if chosen.get("generator.architecture") == "mlp" else (1, 32, 32),
         classifier=ClassifierSettings(epochs=1, batch_size=16),
         seed=seed,
     )
@@ -202,12 +231,12 @@ class Notes(Silent):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", [*GRAPHS, *VECTOR_GRAPHS])
 def test_old_images_are_identical_after_every_later_task(tiny: Dataset, variant: Variant, graph: str) -> None:
     settings = small(variant, graph)
     dgm, images = learner(variant, settings=settings), []
     z = torch.randn(5, 16, generator=generator(9))
-    for task in ClassStream(tiny, 1):
+    for task in ClassStream(data_of(graph, tiny), 1):
         dgm.learn(task, observe=Silent())
         assert dgm.retention() == []
         again = [net for e in dgm.engrams for net in extract(e, shared_weights(dgm.net))]
@@ -222,10 +251,10 @@ def test_old_images_are_identical_after_every_later_task(tiny: Dataset, variant:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", [*GRAPHS, *VECTOR_GRAPHS])
 def test_the_check_can_fail_and_names_the_class(tiny: Dataset, variant: Variant, graph: str) -> None:
     dgm = learner(variant, settings=small(variant, graph))
-    for task in ClassStream(tiny, 2):
+    for task in ClassStream(data_of(graph, tiny), 2):
         dgm.learn(task, observe=Silent())
     engram = dgm.engrams[0]
     masks, reachable = engram.binary_masks(), reachable_units(engram.graph, engram.binary_masks())
@@ -237,7 +266,7 @@ def test_the_check_can_fail_and_names_the_class(tiny: Dataset, variant: Variant,
         else:
             source = int(torch.nonzero(reachable[edge.source - 1])[0]) if edge.source else 0
             ends = {IN_AXIS[layer.layout]: source, OUT_AXIS[layer.layout]: int(torch.nonzero(masks[number])[0])}
-            place = (ends[0], ends[1], 0, 0)
+            place = (ends[0], ends[1], 0, 0)[: layer.weight.dim()]
         before = layer.weight[place].item()
         with torch.no_grad():
             layer.weight[place] += 0.5
@@ -249,11 +278,11 @@ def test_the_check_can_fail_and_names_the_class(tiny: Dataset, variant: Variant,
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", [*GRAPHS, *VECTOR_GRAPHS])
 def test_free_capacity_is_kept_and_the_notes_tell(tiny: Dataset, variant: Variant, graph: str) -> None:
     dgm, notes = learner(variant, settings=small(variant, graph)), Notes()
     start = [layer.embedding.numel() for layer in dgm.net.plastic]
-    for task in ClassStream(tiny, 1):
+    for task in ClassStream(data_of(graph, tiny), 1):
         reserved = [layer.reserved.clone() for layer in dgm.net.plastic]
         dgm.learn(task, observe=notes)
         for layer, free in zip(dgm.net.plastic, start, strict=True):
@@ -285,13 +314,13 @@ def test_samples_repeat_and_are_uint8(tiny: Dataset) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", [*GRAPHS, *VECTOR_GRAPHS])
 def test_a_task_keeps_no_more_units_than_it_may(tiny: Dataset, variant: Variant, graph: str) -> None:
     """And all that was promised of engrams holds; closed weights stay closed while the part is trained."""
     notes = Notes()
     settings = {"generator.width": 4, **small(variant, graph), "masks.max_units_ratio": 0.5}
     dgm = learner(variant, settings=settings)
-    for task in ClassStream(tiny, 2):
+    for task in ClassStream(data_of(graph, tiny), 2):
         dgm.learn(task, observe=notes)
         assert dgm.retention() == []
     limits = [settings["generator.width"] // 2 * multiple for multiple in dgm.net.graph.multiples]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from conftest import SMALL, context
 from engram.config import ClassifierSettings, Group, MethodSettings, setting
-from engram.context import Context
+from engram.context import Context, Shape
 from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError
 from engram.experiment.checkpoint import fingerprint
@@ -408,7 +408,7 @@ class OwnSettings(MethodSettings):
 
 
 def test_settings_reach_the_learner() -> None:
-    told: set[tuple[float, int, tuple[int, int, int]]] = set()
+    told: set[tuple[float, int, Shape]] = set()
 
     def build(ctx: Context[OwnSettings]) -> Learner:
         told.add((ctx.settings.own.rate, ctx.classifier.epochs, ctx.shape))
@@ -422,7 +422,7 @@ def test_settings_reach_the_learner() -> None:
 
 
 def test_another_data_set_is_used_as_it_is() -> None:
-    shapes: set[tuple[int, int, int]] = set()
+    shapes: set[Shape] = set()
 
     def build(ctx: Context[MethodSettings]) -> Learner:
         shapes.add(ctx.shape)

@@ -195,7 +195,7 @@ def test_the_very_same_images_again_are_said_to_be_done(tmp_path: Path, capsys: 
     before = path.read_bytes()
     assert call(["learn", str(path), str(may)]) == 2
     said = capsys.readouterr().err
-    assert "is known already, from these very images: nothing is left to do" in said
+    assert "is known already, from these very examples: nothing is left to do" in said
     assert said.count("\n") == 1
     assert path.read_bytes() == before
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.masking.masks import Variant
-from engram.nets.architectures import GRAPHS, graph_of
+from engram.nets.architectures import GRAPHS, VECTOR_GRAPHS, graph_of
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.pruning import rectified_power, relevance, squares, top_units, unit_limits
 from engram.nets.reachability import prune, reachable_units
@@ -25,7 +25,14 @@ def test_the_power_of_a_rectified_normal_is_that_of_many_draws() -> None:
 
 
 def net_of(variant: Variant, graph: str) -> tuple[MaskedGenerator, list[tuple[Tensor, Tensor]]]:
-    net = MaskedGenerator(graph_of(graph, 32), 2, width=3, latent_dim=4, variant=variant, generator=generator(0))
+    net = MaskedGenerator(
+        graph_of(graph, 0 if graph in VECTOR_GRAPHS else 32),
+        2,
+        width=3,
+        latent_dim=4,
+        variant=variant,
+        generator=generator(0),
+    )
     net.begin(2, generator=generator(1))
     norms = [(torch.randn(2, n, generator=generator(2)), torch.randn(2, n, generator=generator(3))) for n in net.units]
     return net, norms
@@ -49,7 +56,7 @@ def test_relevance_in_a_chain_is_the_sum_over_all_paths() -> None:
         torch.testing.assert_close(found, truth)
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", [*GRAPHS, *VECTOR_GRAPHS])
 def test_of_a_cut_through_the_network_all_relevance_is_there(graph: str) -> None:
     """A chain has all of it in every node. A residual sum shares it out between its branch and its shortcut."""
     net, norms = net_of("weights", graph)
@@ -57,14 +64,14 @@ def test_of_a_cut_through_the_network_all_relevance_is_there(graph: str) -> None
     shares = relevance(
         net.graph, [layer.weight.detach() for layer in net.plastic], norms, net.task_params.head.detach()
     )
-    whole = [node for node in range(1, net.graph.nodes + 1) if graph == "dcgan" or node % 2]
+    whole = [node for node in range(1, net.graph.nodes + 1) if graph != "residual" or node % 2]
     for node in range(1, net.graph.nodes + 1):
         total = float(shares[node - 1].sum())
         assert total == pytest.approx(1) if node in whole else 0 < total < 1
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", [*GRAPHS, *VECTOR_GRAPHS])
 def test_the_top_units_stay_reachable_and_nobody_else(variant: Variant, graph: str) -> None:
     net, _ = net_of(variant, graph)
     masks = prune(

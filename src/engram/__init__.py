@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 if _TYPE_CHECKING:
     from engram.config import Config
     from engram.context import Context
+    from engram.data.backbone import Backbone
     from engram.data.datasets import Dataset, load_dataset
     from engram.data.stream import ClassStream, Task
     from engram.errors import (
@@ -35,6 +36,7 @@ if _TYPE_CHECKING:
 _HOMES = {
     "engram.config": ["Config"],
     "engram.context": ["Context"],
+    "engram.data.backbone": ["Backbone"],
     "engram.data.datasets": ["Dataset", "load_dataset"],
     "engram.data.stream": ["ClassStream", "Task"],
     "engram.errors": [
@@ -60,6 +62,7 @@ __version__ = "0.3.0"
 __all__ = [
     "DGM",
     "METHODS",
+    "Backbone",
     "ClassStream",
     "Config",
     "ConfigError",

@@ -120,10 +120,13 @@ class ClassifierSettings(Group):
     """The network that answers (the paper's solver), and how it is trained."""
 
     group = "classifier"
-    architecture: Literal["convnet", "resnet18"] = setting(
-        "convnet", "the paper's convolutions for digits, or ResNet-18 for small images"
+    architecture: Literal["auto", "convnet", "resnet18", "linear", "mlp"] = setting(
+        "auto",
+        "the paper's convnet for digits, or ResNet-18; of vectors linear, or one hidden layer (mlp); auto: by the data",
     )
-    width: int = setting(32, "channels of its first layer; ResNet-18 usually has 64", at_least=1)
+    width: int = setting(
+        32, "channels of its first layer; ResNet-18 usually has 64; mlp has 16 times as many units", at_least=1
+    )
     epochs: int = setting(3, "passes over a task's examples", at_least=1)
     batch_size: int = setting(128, "examples per step", at_least=2)
     learning_rate: float = setting(3e-3, "the peak of the one-cycle schedule", above=0, below=10)
@@ -131,7 +134,7 @@ class ClassifierSettings(Group):
     augment: Literal["none", "affine", "photo", "strong", "colour", "texture"] = setting(
         "none",
         "random changes to training images: affine; photo mirrors too; strong adds tone and noise; colour adds blur, "
-        "grey and inversion to strong; texture adds blur and mirroring to strong",
+        "grey and inversion to strong; texture adds blur and mirroring to strong; strong and more add noise to vectors",
     )
 
 
@@ -306,6 +309,21 @@ def from_dict(plain: Mapping[str, Any], settings: MethodSettings) -> Config:
             raise ConfigError(f"the configuration lacks {name}.{missing[0]}")
         values |= {f"{name}.{field_name}": value for field_name, value in own.items()}
     return compose(base, values)
+
+
+def changed_settings(config: Config, base: Config) -> dict[str, Any]:
+    """`group.field` -> value, where a configuration differs from another of the same method.
+
+    >>> changed_settings(compose(Config(), {"classifier.epochs": 4}), Config())
+    {'classifier.epochs': 4}
+    """
+    groups = groups_of(base)
+    return {
+        f"{name}.{field_name}": value
+        for name, group in groups_of(config).items()
+        for field_name, value in vars(group).items()
+        if value != getattr(groups[name], field_name)
+    }
 
 
 def differences(a: Config, b: Config) -> list[str]:

@@ -9,11 +9,9 @@ from typing import Generic, Literal, TypeVar
 import torch
 
 from engram.config import ClassifierSettings, MethodSettings
+from engram.kinds import Shape as Shape
 
 S = TypeVar("S", bound=MethodSettings, covariant=True)
-
-Shape = tuple[int, int, int]
-"""Of an example: channels, height, width."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,7 @@ class Context(Generic[S]):
     """
 
     shape: Shape
+    """Of an example: (C, H, W) of an image, (D,) of a vector."""
     classifier: ClassifierSettings
     settings: S
     """The method's own groups."""

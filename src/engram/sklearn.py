@@ -1,4 +1,4 @@
-"""A model as a scikit-learn classifier: `fit`, `predict`, `score`, pipelines; `partial_fit` brings new classes.
+"""A model as a scikit-learn classifier of images or tables: `fit`, `predict`; `partial_fit` brings new classes.
 
     EngramClassifier ──fit──> model_ (engram.Model) ──partial_fit──> the same model, with more classes
 
@@ -21,7 +21,8 @@ from engram.model.parts import parts_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.utils.validation import check_is_fitted
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError:
     raise missing_extra("engram.sklearn", "sklearn") from None
 
@@ -32,12 +33,13 @@ Labels = npt.NDArray[Any]
 
 
 class EngramClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier of images that learns new classes later, and keeps no image of those before (with strict methods).
+    """A classifier that learns new classes later, and keeps no example of those before (with strict methods).
 
-    X: images, (N, H, W), (N, H, W, C) or (N, C, H, W): uint8 0…255 or floating-point numbers 0…1, C = 1 or 3. Images
-    of any size are scaled to `stream.image_size`. y: names or whole numbers. Of each class at least 5 images are
-    needed; a fifth (`stream.holdout`) and then a tenth (`stream.validation`) are kept out of the training, to measure
-    and to calibrate the answers. There is no `n_features_in_`: the size of an image may change from call to call.
+    X: a table, (N, D), of finite numbers, such as embeddings; or images, (N, H, W), (N, H, W, C) or (N, C, H, W): uint8
+    0…255 or floating-point numbers 0…1, C = 1 or 3, of any size: they are scaled to `stream.image_size`. y: names or
+    whole numbers. Of each class at least 5 examples are needed; a fifth (`stream.holdout`) and then a tenth
+    (`stream.validation`) are kept out of the training, to measure and to calibrate the answers. Tables have
+    `n_features_in_`; the size of an image may change from call to call.
 
     Args:
         method: of `engram.METHODS`, but for those that need the images of all classes at once.
@@ -91,7 +93,7 @@ class EngramClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         `stream.classes_per_task` and `stream.order` among the settings say how many at a time, and in which order.
         """
-        images, labels = as_batch(X), as_labels(y)
+        images, labels = self._batch(X, y, reset=True), as_labels(y)
         self._check_unknown(named(labels))
         model = Model.create(self.method, preset=self.preset, seed=self._seed(), settings=self.settings)
         model.learn(images, labels)
@@ -107,7 +109,7 @@ class EngramClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         classes: not needed; where it is given, y may hold no other labels. `classes_` has those learned so far.
         """
-        images, labels = as_batch(X), as_labels(y)
+        images, labels = self._batch(X, y, reset=not hasattr(self, "model_")), as_labels(y)
         _check_among(labels, classes)
         if not hasattr(self, "model_"):
             return self.fit(images, labels)
@@ -128,6 +130,18 @@ class EngramClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.unknown and not names:
             raise ConfigError(f'unknown=True answers "{UNKNOWN}", which is no whole number; give names as labels')
 
+    def _batch(self, X: Any, y: Any = "no_validation", *, reset: bool = False) -> npt.NDArray[Any]:
+        """Images as they are; a table checked as scikit-learn checks tables. `y`: of examples to learn from."""
+        if not is_table(X):
+            return as_batch(X)
+        table: npt.NDArray[Any]
+        if isinstance(y, str):
+            table = validate_data(self, X, reset=reset, dtype=np.float32)
+        else:
+            table, targets = validate_data(self, X, y, reset=reset, dtype=np.float32, ensure_min_samples=2)
+            check_classification_targets(targets)
+        return table
+
     # ---------------------------------------------------------------- answers
 
     @property
@@ -139,13 +153,13 @@ class EngramClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """(N,) labels of the likeliest classes; with `unknown=True`, "unknown" where none fits."""
         check_is_fitted(self)
         self._check_unknown(self.named_labels_)
-        return self._labels(self.model_.predict(as_batch(X), unknown=self.unknown))
+        return self._labels(self.model_.predict(self._batch(X), unknown=self.unknown))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
         """(N, classes) probabilities, in the order of `classes_`."""
         check_is_fitted(self)
         places = [self.model_.classes.index(str(label)) for label in self.classes_.tolist()]
-        return self.model_.predict_proba(as_batch(X))[:, places]
+        return self.model_.predict_proba(self._batch(X))[:, places]
 
     def _labels(self, names: Iterable[str]) -> Labels:
         """Names of classes -> labels as they were given."""
@@ -155,7 +169,7 @@ class EngramClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.input_tags.three_d_array = True
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
@@ -180,9 +194,6 @@ def as_batch(x: Any) -> npt.NDArray[Any]:
 
     >>> as_batch(np.zeros((5, 8, 8))).shape
     (5, 1, 8, 8)
-    >>> as_batch(np.zeros((5, 64)))
-    Traceback (most recent call last):
-    engram.errors.DataError: X has the shape (5, 64), a table of numbers: vectors come later; give images, (N, H, W)
     """
     try:
         array = np.asarray(x)
@@ -190,12 +201,21 @@ def as_batch(x: Any) -> npt.NDArray[Any]:
         raise DataError(
             "X holds images of several shapes; scale them to one, or let Model.learn read a folder"
         ) from None
-    if array.ndim == 2:
-        what = "a table of numbers: vectors come later; give images, (N, H, W)"
-        raise DataError(f"X has the shape {array.shape}, {what}")
     if array.ndim not in (3, 4):
-        raise DataError(f"X has the shape {array.shape}; give images, (N, H, W), (N, H, W, C) or (N, C, H, W)")
+        raise DataError(f"X has the shape {array.shape}; give a table, (N, D), or images, (N, H, W) or (N, H, W, C)")
     return array[:, None] if array.ndim == 3 else array
+
+
+def is_table(x: Any) -> bool:
+    """Whether X is for scikit-learn to check: all but images.
+
+    >>> is_table(np.zeros((5, 8))), is_table(np.zeros((5, 8, 8)))
+    (True, False)
+    """
+    try:
+        return (x if hasattr(x, "ndim") else np.asarray(x)).ndim not in (3, 4)
+    except ValueError:
+        return False  # images of several shapes
 
 
 def as_labels(y: Any) -> Labels:

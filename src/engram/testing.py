@@ -35,6 +35,7 @@ from engram.config import Config, compose
 from engram.data.datasets import Dataset, Split, held_out, resize
 from engram.data.stream import ClassStream, Task
 from engram.errors import StrictnessError
+from engram.kinds import blank
 from engram.methods.classifier import normalise
 from engram.methods.learner import (
     AnswersTwice,
@@ -77,6 +78,22 @@ def toy_dataset(*, classes: int = 4, channels: int = 1, per_class: int = 40, siz
     return Dataset("toy", tuple(map(str, range(classes))), "", "own", train=parts[0], test=parts[1])
 
 
+def toy_vectors(*, classes: int = 4, size: int = 12, per_class: int = 40) -> Dataset:
+    """Classes of vectors that a small network can tell apart: clouds around points that lie at random.
+
+    >>> toy_vectors()
+    Dataset('toy-vectors', own, 4 classes, 128 / 32 vectors of 12)
+    """
+    draws = np.random.default_rng(0)
+    labels = np.repeat(np.arange(classes), per_class)
+    centres = 3 + 2 * draws.standard_normal((classes, size))
+    order = draws.permutation(len(labels))
+    vectors = torch.from_numpy((centres[labels] + draws.standard_normal((len(labels), size))).astype(np.float32)[order])
+    numbers, test = torch.from_numpy(labels[order]), torch.from_numpy(held_out(labels[order], 0.2))
+    parts = [Split(vectors[rows], numbers[rows]) for rows in (~test, test)]
+    return Dataset("toy-vectors", tuple(map(str, range(classes))), "", "own", train=parts[0], test=parts[1])
+
+
 def check_learner(
     method: MethodEntry,
     dataset: Dataset | None = None,
@@ -89,7 +106,8 @@ def check_learner(
 
     Args:
         method: as the registry lists it.
-        dataset: three classes or more; its training part is taken over. Without it toy classes, grey and in colour.
+        dataset: three classes or more; its training part is taken over. Without it toy classes, grey and in colour;
+            `toy_vectors()` for a method of vectors.
         settings: `group.field` -> value, on top of the method's own. The usual sizes are for thousands of images: for
             toys the classifier has 4 epochs of batches of 8, and a generative method needs small networks and few
             steps to be done in seconds.
@@ -307,7 +325,8 @@ def _check_samples(learner: Samples, images: _Images, classes: int) -> None:
     drawn = [learner.sample(wanted, count, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
     shape = (len(wanted) * count, *images.shape)
     assert drawn[0].shape == shape, f"sample: {tuple(drawn[0].shape)} for {count} of {classes} classes, not {shape}"
-    assert drawn[0].dtype == torch.uint8, f"sample: of type {drawn[0].dtype}, where uint8 is asked for"
+    wanted_type = blank(0, images.shape).dtype
+    assert drawn[0].dtype == wanted_type, f"sample: of type {drawn[0].dtype}, where {wanted_type} is asked for"
     assert torch.equal(drawn[0], drawn[1]), "sample: the same generator does not give the same images"
 
 
@@ -362,10 +381,14 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 def images_in(state: State, images: Tensor) -> int:
     """How many of the images lie somewhere in a state, whatever the shape, as bytes or as floats of either scale.
 
+    Of vectors, as the same float32 numbers, or as a learner behind a scale sees them.
+
     >>> image = torch.randint(0, 256, (1, 1, 8, 8), dtype=torch.uint8)
     >>> images_in({"a": {"b": image.flatten() / 255}}, image), images_in({"a": torch.zeros(64)}, image)
     (1, 0)
     """
+    if images.dim() == 2:
+        return _vectors_in(state, images)
     texts: list[bytes] = []
     for _, leaf in _leaves(state):
         if not isinstance(leaf, Tensor):
@@ -380,6 +403,15 @@ def images_in(state: State, images: Tensor) -> int:
     return sum(
         any(way.contiguous().numpy().tobytes() in whole for way in (image, image.permute(1, 2, 0))) for image in images
     )
+
+
+def _vectors_in(state: State, vectors: Tensor) -> int:
+    ways = [vectors.float()]
+    if "scale" in state:
+        ways.append((ways[0] - state["scale"]["mean"]) / state["scale"]["deviation"])
+    leaves = [leaf for _, leaf in _leaves(state) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    whole = b"|".join(leaf.detach().cpu().float().contiguous().numpy().tobytes() for leaf in leaves)
+    return sum(any(one.contiguous().numpy().tobytes() in whole for one in pair) for pair in zip(*ways, strict=True))
 
 
 # ---------------------------------------------------------------- the generators that everybody shares

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.cli.shared import console, print_checks, say
+from engram.cli.shared import complain, console, preparation, print_checks, say
 from engram.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,6 +76,33 @@ def progress_of(*, quiet: bool, lines: bool) -> Iterator[Callable[[str, int, int
             bar.update(rows[label], completed=done, total=total)
 
         yield show
+
+
+def do_embed(chosen: argparse.Namespace) -> int:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from engram.data.backbone import Backbone
+    from engram.model.embed import embed_data
+
+    backbone = Backbone(chosen.backbone, **preparation(chosen))
+    if chosen.verbose:
+        complain(repr(backbone))
+    out = console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True, disable=chosen.quiet or not out.is_terminal) as bar:
+        row = bar.add_task("images", total=None)
+        made = embed_data(
+            chosen.data,
+            backbone,
+            chosen.out,
+            batch=chosen.batch,
+            progress=lambda done, total: bar.update(row, completed=done, total=total),
+        )
+    if not chosen.quiet:
+        counts = f"{made.train:,} training and {made.test:,} test vectors of {made.width:,}, {made.classes} classes"
+        say(f"{made.path}: {counts}, {made.bytes / 1e6:,.2f} MB")
+        say(f"by {backbone.recipe}: {backbone.recipe.preparation}")
+    return 0
 
 
 def do_data_select(chosen: argparse.Namespace) -> int:

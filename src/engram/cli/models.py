@@ -18,6 +18,7 @@ from engram.cli.shared import (
     complain,
     console,
     parse_setting,
+    preparation,
     print_checks,
     require_other_file,
     say,
@@ -27,6 +28,7 @@ from engram.cli.shared import (
 from engram.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
+    from engram.data.backbone import Backbone
     from engram.model.learning import Learned
     from engram.model.model import Model
     from engram.model.predict import Prediction
@@ -41,13 +43,21 @@ def do_learn(chosen: argparse.Namespace) -> int:
     from engram.model.learn import learn
 
     model, stop, was_left = begun(chosen, settings), Stop(), os.path.exists(work_folder(out))
+    backbone = backbone_of(chosen, model)
     if os.path.isdir(out):
         raise RunError(f"{out} is a folder, which stays as it is; name a new file with --out, such as model.engram")
     display = Display() if chosen.quiet else ConsoleDisplay(console(), verbose=chosen.verbose)
     with signals_set(stop):
         try:
             learned = learn(
-                model, chosen.data, out, update=chosen.update, audit=chosen.audit, display=display, stop=stop
+                model,
+                chosen.data,
+                out,
+                update=chosen.update,
+                audit=chosen.audit,
+                backbone=backbone,
+                display=display,
+                stop=stop,
             )
         except Interrupted:
             if not chosen.quiet:
@@ -62,6 +72,18 @@ def do_learn(chosen: argparse.Namespace) -> int:
         left = "; what was left of learning it is removed" if was_left else ""
         say(f"{out} has learned this data already: nothing was changed{left}")
     return 0
+
+
+def backbone_of(chosen: argparse.Namespace, model: Model) -> Backbone | None:
+    """What the images go through; how they are prepared for it, a model that has learned knows."""
+    asked = preparation(chosen)
+    if chosen.backbone is None:
+        if asked:
+            raise ConfigError(f"--{next(iter(asked))} goes with --backbone FILE")
+        return None
+    from engram.data.backbone import Backbone
+
+    return model.through(Backbone(chosen.backbone, **asked) if asked else chosen.backbone)
 
 
 def begun(chosen: argparse.Namespace, settings: dict[str, str]) -> Model:
@@ -95,10 +117,13 @@ def created(chosen: argparse.Namespace, settings: dict[str, str]) -> Model:
 
 def made_as_asked(chosen: argparse.Namespace, settings: dict[str, str]) -> bool:
     """Whether the model that is there has the settings that a new one of these words would have; `runtime` aside."""
+    from engram.kinds import is_vector
+    from engram.model.learning import suited
     from engram.model.model import Model
 
-    own, asked = Model.open(chosen.model).config, created(chosen, settings).config
-    return replace(asked, runtime=own.runtime) == own
+    there = Model.open(chosen.model)
+    asked = suited(created(chosen, settings), vectors=there.shape is not None and is_vector(there.shape))
+    return replace(asked, runtime=there.config.runtime) == there.config
 
 
 def tell_learned(model: Model, learned: Learned, out: Path) -> None:
@@ -204,13 +229,11 @@ def still_holding(model: Model, path: Path, source: Path) -> list[Path]:
 
 
 def do_sample(chosen: argparse.Namespace) -> int:
-    from engram.experiment.files import write_atomically
-    from engram.experiment.pictures import png, sheet
+    from engram.model.drawings import write_drawings
     from engram.model.model import Model
 
     if chosen.per_class < 1:
         raise ConfigError(f"--per-class {chosen.per_class} must be 1 or more")
-    require_other_file("--out", chosen.out, chosen.model)
     if chosen.verbose:
         tell_settings(chosen.model)
     model = Model.open(chosen.model)
@@ -218,13 +241,12 @@ def do_sample(chosen: argparse.Namespace) -> int:
     if chosen.classes not in model.classes:  # a name may have a comma in it
         words = [word.strip() for word in (chosen.classes or "").split(",") if word.strip()]
     indices = [model.class_index(word) for word in words] or list(range(len(model.classes)))
-    grid = sheet(model.draw(indices, chosen.per_class, seed=chosen.seed), chosen.per_class)
-    try:
-        write_atomically(chosen.out, png(grid))
-    except OSError as error:
-        raise ConfigError(f"--out {chosen.out} cannot be written ({error}); name a .png file") from error
+    _, shape = model.ready("draw")
+    out = chosen.out or Path("vectors.npz" if len(shape) == 1 else "grid.png")
+    require_other_file("--out", out, chosen.model)
+    write_drawings(model, indices, chosen.per_class, out, seed=chosen.seed)
     if not chosen.quiet:
-        say(f"{chosen.out}: {', '.join(model.classes[index] for index in indices)}")
+        say(f"{out}: {', '.join(model.classes[index] for index in indices)}")
     return 0
 
 
@@ -243,7 +265,13 @@ def do_predict(chosen: argparse.Namespace) -> int:
         best = range(1, min(chosen.top, len(model.classes)) + 1)
         write_csv(["path", *(f"{what}{n}" for n in best for what in CSV), "known"])
     for answer in predict(
-        model, paths, top=chosen.top, batch=chosen.batch, on_error=chosen.on_error, unknown=chosen.unknown
+        model,
+        paths,
+        top=chosen.top,
+        batch=chosen.batch,
+        on_error=chosen.on_error,
+        unknown=chosen.unknown,
+        backbone=chosen.backbone,
     ):
         if isinstance(answer, Unreadable):
             unread += 1
@@ -264,21 +292,22 @@ def write_csv(row: Sequence[object]) -> None:
 def _tell_line(answer: Prediction) -> None:
     best = zip(answer.names, answer.probabilities, strict=True)
     if answer.known:
-        say(f"{answer.path}: {', '.join(f'{name} ({100 * share:.1f} %)' for name, share in best)}")
+        say(f"{answer.place}: {', '.join(f'{name} ({100 * share:.1f} %)' for name, share in best)}")
     else:
-        say(f"{answer.path}: unknown (nearest: {', '.join(f'{name} {100 * share:.1f} %' for name, share in best)})")
+        say(f"{answer.place}: unknown (nearest: {', '.join(f'{name} {100 * share:.1f} %' for name, share in best)})")
 
 
 def _tell_json(answer: Prediction) -> None:
     best = zip(answer.names, answer.probabilities, strict=True)
     classes = [{"class": name, "probability": round(share, 6)} for name, share in best]
-    print(json.dumps({"path": str(answer.path), "classes": classes, "known": answer.known}))
+    row = {} if answer.row is None else {"row": answer.row}
+    print(json.dumps({"path": str(answer.path), **row, "classes": classes, "known": answer.known}))
 
 
 def _tell_csv(answer: Prediction) -> None:
     best = zip(answer.names, answer.probabilities, strict=True)
     columns = [value for name, share in best for value in (name, f"{share:.6f}")]
-    write_csv([answer.path, *columns, "true" if answer.known else "false"])
+    write_csv([answer.place, *columns, "true" if answer.known else "false"])
 
 
 PREDICTIONS = {"table": _tell_line, "jsonl": _tell_json, "csv": _tell_csv}

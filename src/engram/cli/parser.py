@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from engram.cli.bench import do_bench
 from engram.cli.completion import SHELLS, do_completion
-from engram.cli.data import do_data_check, do_data_fetch, do_data_list, do_data_select
+from engram.cli.data import do_data_check, do_data_fetch, do_data_list, do_data_select, do_embed
 from engram.cli.export import do_export
 from engram.cli.listing import do_list
 from engram.cli.models import do_card, do_forget, do_learn, do_predict, do_sample, do_verify
@@ -22,6 +22,7 @@ examples:
   engram learn products.engram photos/may           a new model, from one folder a class
   engram learn products.engram photos/june          its next version: more classes, without the images of May
   engram predict products.engram new/ --top 3       class and probability of image files
+  engram learn shop.engram may --backbone net.onnx  the same, by a network that others trained
   engram run                                        DGMw on the embedded digits
   engram run --preset fast                          the same in seconds, to see that it works
   engram run --dataset mnist --method finetune      what forgetting looks like
@@ -67,6 +68,7 @@ def build_parser() -> Parser:
         _verify,
         _card,
         _export,
+        _embed,
         _forget,
         _run,
         _bench,
@@ -144,11 +146,59 @@ def _learn(commands: Commands) -> None:
         "images when they are gone. Whoever has it can tell of an image whether it was learned from, so keep it apart "
         "and delete it when it is no longer needed (default: none is written)",
     )
+    _backbone(learn)
     learn.add_argument("--strict", action="store_true", help="refuse a model that stores real images")
     learn.add_argument("--method", metavar="M", help="of a new model (default: dgmw)")
     learn.add_argument("--preset", metavar="PRESET", help="of a new model (default: the method's own settings)")
     learn.add_argument("--seed", type=int, metavar="S", help="of a new model (default: 0)")
     _set(learn, "of a new model; of one that is there, runtime alone; of a run, stream.validation too")
+
+
+def _embed(commands: Commands) -> None:
+    embed = _command(
+        commands,
+        "embed",
+        do_embed,
+        "images as vectors by a network that others trained (ONNX), for `learn` and `run`",
+        more="Show every image of DATA to a frozen network, an ONNX file, and write what it answers as an .npz file of "
+        "vectors: `engram learn MODEL FILE` and `engram run --dataset npz:FILE` take it. Images are scaled from their "
+        "own size to the network's in one step, both sides; a grey image is shown as a coloured one. The file says by "
+        f"which network and preparation its vectors were made. Needs: {install_words('onnx')}",
+        talks=True,
+    )
+    embed.add_argument(
+        "data", metavar="DATA", help="folder with one folder a class, .npz file, or the name of a data set"
+    )
+    _backbone(embed, required=True)
+    embed.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help=".npz file to write, whole or not at all"
+    )
+    embed.add_argument("--batch", type=int, default=64, metavar="N", help="images to read at a time (default: 64)")
+
+
+def _backbone(command: Parser, *, required: bool = False) -> None:
+    """The network, and how images are prepared for it."""
+    command.add_argument(
+        "--backbone",
+        type=Path,
+        required=required,
+        metavar="FILE",
+        help="ONNX file; one input, (N, C, H, W) or (N, H, W, C), float32 or uint8"
+        + ("" if required else f" (default: none; needs: {install_words('onnx')})"),
+    )
+    command.add_argument(
+        "--size", type=int, metavar="S", help="side in pixels of the images it sees (default: the file's own)"
+    )
+    for name, what, default in (("mean", "subtracted from", "0"), ("std", "divided by, after", "1")):
+        command.add_argument(
+            f"--{name}",
+            metavar="R,G,B",
+            help=f"{what} x / 255: one number, or one a channel, or none (default: ImageNet's for 3 channels, else "
+            f"{default}; none for a file that takes uint8)",
+        )
+    command.add_argument(
+        "--output", metavar="NAME", help="of the file; maps are averaged over their places (default: its first)"
+    )
 
 
 def _export(commands: Commands) -> None:
@@ -301,14 +351,18 @@ def _report(commands: Commands) -> None:
 
 
 def _sample(commands: Commands) -> None:
-    text = "draw images of learned classes from a model's generator, as a PNG"
+    text = "draw images of learned classes from a model's generator, as a PNG; vectors as an .npz, or as a map"
     sample = _command(commands, "sample", do_sample, text, talks=True)
     _model(sample)
     sample.add_argument("--classes", metavar="A,B", help="classes by name, one row each (default: all)")
     sample.add_argument("--per-class", type=int, default=10, metavar="N", help="images per class (default: 10)")
     sample.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the noise (default: 0)")
     sample.add_argument(
-        "--out", type=Path, default=Path("grid.png"), metavar="FILE", help="picture to write (default: grid.png)"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="file to write: a picture (default: grid.png); of vectors .npz, or a map as .png or .svg "
+        "(default: vectors.npz)",
     )
 
 
@@ -326,7 +380,16 @@ def _predict(commands: Commands) -> None:
     )
     _model(predict)
     predict.add_argument(
-        "images", nargs="+", metavar="PATH", help="image file, folder, pattern such as '*.png', or - for standard input"
+        "images",
+        nargs="+",
+        metavar="PATH",
+        help="image file, folder, pattern such as '*.png', or - for standard input; of vectors .npz files",
+    )
+    predict.add_argument(
+        "--backbone",
+        type=Path,
+        metavar="FILE",
+        help=f"ONNX file by which the model learned from images (default: none; needs: {install_words('onnx')})",
     )
     predict.add_argument(
         "--format", choices=("table", "jsonl", "csv"), default="table", help="of the answers (default: table)"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engram.config import TOP, groups_of
 from engram.errors import ConfigError, EngramError
@@ -77,6 +78,25 @@ def parse_setting(text: str) -> tuple[str, str]:
     if key in TOP:
         raise ConfigError(f"--set {text!r}: use --{key.replace('_', '-')} {value} instead")
     return key.strip(), value.strip()
+
+
+def preparation(chosen: argparse.Namespace) -> dict[str, Any]:
+    """How images are prepared for a backbone, out of the words: what was not said, the backbone knows."""
+    words = {name: getattr(chosen, name) for name in ("size", "mean", "std", "output")}
+    made = {name: value for name, value in words.items() if value is not None}
+    return made | {name: _values(name, made[name]) for name in ("mean", "std") if name in made}
+
+
+def _values(name: str, text: str) -> list[float] | None:
+    """`0.5`, `0.485,0.456,0.406` or `none`."""
+    if text == "none":
+        return None
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"--{name} {text!r}: give one number, or one a channel such as 0.5,0.5,0.5, or none"
+        ) from None
 
 
 @contextmanager

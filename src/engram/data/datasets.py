@@ -1,4 +1,4 @@
-"""A name -> uint8 images of one size and their labels, training and test, with a digest of the contents.
+"""A name -> uint8 images of one size, or float32 vectors, and their labels, training and test; and their digest.
 
     >>> digits = load_dataset("digits")
     >>> digits.test.images.shape, digits.variant
@@ -23,9 +23,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from engram.data import formats, sources
-from engram.data.raw import Labels, Raw, RawSet, broken, check_labels, describe, fingerprints, one_line
+from engram.data.raw import Labels, Pixels, Raw, RawSet, Vectors, broken, check_labels, describe, fingerprints, one_line
 from engram.data.raw import digest as digest_of
+from engram.data.recipe import Recipe
 from engram.errors import ConfigError, DataError, StrictnessError, unknown
+from engram.kinds import Shape, described, is_vector, noun
 
 SIZES = (32, 64)
 """Sides that images can be scaled to, in pixels."""
@@ -36,7 +38,7 @@ class Split:
     """One part of a set."""
 
     images: Tensor
-    """(N, C, H, W) uint8"""
+    """(N, C, H, W) uint8; of vectors (N, D) float32"""
     labels: Tensor
     """(N,) int64"""
 
@@ -144,12 +146,12 @@ class Dataset:
         test: Split,
         scaling: str = "",
         notes: tuple[str, ...] = (),
+        backbone: Recipe | None = None,
     ) -> None:
         self.name = name
         self.class_names = class_names
-        _, channels, height, width = test.images.shape
-        self.shape: tuple[int, int, int] = (channels, height, width)
-        """(C, H, W) of every image."""
+        self.shape: Shape = tuple(test.images.shape[1:])
+        """(C, H, W) of every image; (D,) of every vector."""
         self.digest = digest
         """Of the contents before they were scaled, so that it is the same at every size."""
         self.variant = variant
@@ -157,6 +159,8 @@ class Dataset:
         """For people: which sizes the images had, and what became of them."""
         self.notes = notes
         """For people, a line each: what was left out, which classes cannot be tested."""
+        self.backbone = backbone
+        """Of vectors: by what they were made, where that is known."""
         self.test = test
         self.train_counts = tuple(torch.bincount(train.labels, minlength=len(class_names)).tolist())
         self._train: Split | None = train
@@ -179,8 +183,8 @@ class Dataset:
         return train
 
     def __repr__(self) -> str:
-        counts = f"{len(self.class_names)} classes, {sum(self.train_counts)} / {len(self.test.labels)} images"
-        return f"Dataset({self.name!r}, {self.variant}, {counts} of {'x'.join(map(str, self.shape))})"
+        counts = f"{len(self.class_names)} classes, {sum(self.train_counts)} / {len(self.test.labels)}"
+        return f"Dataset({self.name!r}, {self.variant}, {counts} {described(self.shape)})"
 
 
 # ---------------------------------------------------------------- load
@@ -191,12 +195,16 @@ def check_size(size: int) -> None:
         raise ConfigError(f"image size {size}: must be {' or '.join(map(str, SIZES))}")
 
 
-def resize(images: npt.NDArray[np.uint8], size: int) -> Tensor:
-    """(n, C, H, W) uint8 -> (n, C, size, size) uint8, bilinear with antialiasing; the right size stays as it is."""
+def resize(images: npt.NDArray[np.uint8], size: int | tuple[int, int]) -> Tensor:
+    """(n, C, H, W) uint8 -> (n, C, size, size) uint8, bilinear with antialiasing; the right size stays as it is.
+
+    `size`: one side of a square, or height and width.
+    """
+    wanted = (size, size) if isinstance(size, int) else size
     pixels = torch.from_numpy(np.require(images, requirements=["C", "W"]))
-    if pixels.shape[-2:] == (size, size):
+    if pixels.shape[-2:] == wanted:
         return pixels
-    scaled = functional.interpolate(pixels.float(), (size, size), mode="bilinear", antialias=True)
+    scaled = functional.interpolate(pixels.float(), wanted, mode="bilinear", antialias=True)
     return scaled.round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -216,7 +224,7 @@ def held_out(labels: Labels, share: float, names: Sequence[str] | None = None) -
     return mask
 
 
-def _every_fifth(labels: Labels) -> npt.NDArray[np.bool_]:
+def every_fifth(labels: Labels) -> npt.NDArray[np.bool_]:
     """(N,) -> mask of the 5th, 10th, ... image of each class."""
     mask = np.zeros(len(labels), bool)
     for label in np.unique(labels):
@@ -237,16 +245,21 @@ class _Scaled:
 
 def _scale(tag: str, raw: Raw, size: int) -> _Scaled:
     """Everything about a part in one pass over its images."""
+    if raw.vectors:
+        assert isinstance(raw.images, np.ndarray)
+        every = [one for block in raw.blocks() for one in fingerprints(tag, *block)]
+        vectors = torch.from_numpy(np.require(raw.images, requirements=["C", "W"]))
+        return _Scaled(Split(vectors, torch.from_numpy(raw.labels)), every, Counter())
     shape = (len(raw.labels), raw.channels, size, size)
     if isinstance(raw.images, np.ndarray) and raw.images.shape == shape:
-        images, ready = resize(raw.images, size), True  # shares the memory: no second copy of the set
+        images, ready = resize(as_stored(raw.images), size), True  # shares the memory: no second copy of the set
     else:
         images, ready = torch.empty(shape, dtype=torch.uint8), False
     prints: list[bytes] = []
     sizes: Counter[tuple[int, int]] = Counter()
     for block, labels in raw.blocks():
         if not ready:
-            images[len(prints) : len(prints) + len(labels)] = resize(block, size)
+            images[len(prints) : len(prints) + len(labels)] = resize(as_stored(block), size)
         prints += fingerprints(tag, block, labels)
         sizes[block.shape[3], block.shape[2]] += len(labels)
     return _Scaled(Split(images, torch.from_numpy(raw.labels)), prints, sizes)
@@ -271,6 +284,22 @@ def describe_scaling(sizes: Counter[tuple[int, int]], size: int) -> str:
     return text
 
 
+def as_stored(images: Pixels | Vectors) -> Pixels:
+    """What cannot be vectors any more."""
+    assert images.dtype == np.uint8
+    return images.view(np.uint8)
+
+
+def holds_vectors(name: str) -> bool:
+    """Whether a data set's name stands for vectors, as far as can be seen without reading it.
+
+    >>> holds_vectors("digits")
+    False
+    """
+    kind, _, path = name.partition(":")
+    return kind == "npz" and formats.holds_vectors(Path(os.path.expanduser(path)))
+
+
 def _part(split: Split, mask: npt.NDArray[np.bool_]) -> Split:
     where = torch.from_numpy(np.flatnonzero(mask))
     return Split(split.images[where], split.labels[where])
@@ -293,7 +322,7 @@ def _class_names(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(readable.get(name) or name for name in names)
 
 
-def _read(name: str, root: Path | None) -> tuple[RawSet, str]:
+def read_raw(name: str, root: Path | None = None) -> tuple[RawSet, str]:
     """The set as its files hold it, and where they lie."""
     kind, _, path = name.partition(":")
     if kind in ("folder", "npz") and path:
@@ -355,6 +384,7 @@ def assemble(
     _check_names(raw.class_names, origin)
     parts = [_scale("train", raw.train, size)]
     notes = describe(raw.left_out, origin)
+    notes += tuple(dict.fromkeys(part.note for part in (raw.train, raw.test) if part is not None and part.note))
     train = parts[0].split
     if raw.test:
         parts.append(_scale("test", raw.test, size))
@@ -362,20 +392,32 @@ def assemble(
     else:
         labels = raw.train.labels
         names = raw.class_names if by_name else None
-        mask = _every_fifth(labels) if name == "digits" else held_out(labels, holdout, names)
+        mask = every_fifth(labels) if name == "digits" else held_out(labels, holdout, names)
         if not mask.any():
-            what = "no class has two images, so that none can be held out for the test"
-            raise broken(origin, what, "add images, or a test part")
+            kind = noun(train.images.shape[1:])
+            what = f"no class has two {kind}, so that none can be held out for the test"
+            raise broken(origin, what, f"add {kind}, or a test part")
         train, test = _part(train, ~mask), _part(train, mask)
         notes += _untested(labels, mask, raw.class_names)
-    digest = digest_of(one for part in parts for one in part.prints)
+    digest = digest_of((one for part in parts for one in part.prints), raw.backbone)
     variant = sources.identify(name, digest, (len(train.labels), len(test.labels)))
     if development:
         mask = held_out(train.labels.numpy(), holdout, raw.class_names)
         train, test = _part(train, ~mask), _part(train, mask)
         variant += DEVELOPMENT
-    scaling = describe_scaling(sum((part.sizes for part in parts), Counter()), size)
-    return Dataset(name, raw.class_names, digest, variant, train=train, test=test, scaling=scaling, notes=notes)
+    sizes = sum((part.sizes for part in parts), Counter())
+    scaling = "" if raw.train.vectors else describe_scaling(sizes, size)
+    return Dataset(
+        name,
+        raw.class_names,
+        digest,
+        variant,
+        train=train,
+        test=test,
+        scaling=scaling,
+        notes=notes,
+        backbone=raw.backbone,
+    )
 
 
 DEVELOPMENT = ", tested on held-out training images"
@@ -404,7 +446,7 @@ def load_dataset(
     if not 0 < holdout < 1:
         raise ConfigError(f"holdout = {holdout}: must lie between 0 and 1, both excluded")
     check_size(image_size)
-    raw, origin = _read(name, root)
+    raw, origin = read_raw(name, root)
     return assemble(name, raw, origin, holdout=holdout, size=image_size, development=development)
 
 
@@ -435,13 +477,18 @@ def check(name: str, *, image_size: int = 32) -> list[Check]:
         return [Check("files", False, str(sources.missing(name)))]
     lines = [Check("files", True, found)]
     try:
-        raw, origin = _read(name, None)
+        raw, origin = read_raw(name)
         data = assemble(name, raw, origin, holdout=0.2, size=image_size)
     except DataError as error:
         return [*lines, Check("readable", False, str(error))]
-    lines.append(Check("readable", True, "every image and label"))
+    lines.append(Check("readable", True, f"every {noun(data.shape, many=False)} and label"))
     lines += [Check("note", True, note) for note in data.notes]
-    lines.append(Check("shapes", True, f"{data.shape[0]} channel(s), uint8, {data.scaling}"))
+    shapes = f"{data.shape[0]} numbers a vector, float32, finite"
+    if not is_vector(data.shape):
+        shapes = f"{data.shape[0]} channel(s), uint8, {data.scaling}"
+    lines.append(Check("shapes", True, shapes))
+    if data.backbone is not None:
+        lines.append(Check("backbone", True, f"{data.backbone}: {data.backbone.preparation}, {data.backbone.output}"))
     return [*lines, _check_counts(data), _check_contents(data)]
 
 
@@ -451,7 +498,7 @@ def _check_counts(data: Dataset) -> Check:
     total = f"{sum(data.train_counts):,} / {len(data.test.labels):,}"
     classes = "1 class" if len(data.class_names) == 1 else f"{len(data.class_names)} classes, each"
     per_class = f"{classes} {spans[0]} for training and {spans[1]} for test"
-    return Check("counts", True, f"{total} images; {per_class}")
+    return Check("counts", True, f"{total} {noun(data.shape)}; {per_class}")
 
 
 def _check_contents(data: Dataset) -> Check:

@@ -14,7 +14,7 @@ class Examples:
     """Images and the places of their classes in the answer."""
 
     images: Tensor
-    """(N, C, H, W) uint8"""
+    """(N, C, H, W) uint8; of vectors (N, D) float32"""
     targets: Tensor
     """(N,) int64"""
     among_new: Tensor | None = None

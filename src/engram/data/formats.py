@@ -12,6 +12,7 @@ import io
 import math
 import os
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from engram.data.raw import INTACT, ImageFiles, Labels, LeftOut, Pixels, Raw, RawSet, broken, check_labels
+from engram.data.raw import INTACT, ImageFiles, Labels, LeftOut, Pixels, Raw, RawSet, Vectors, broken, check_labels
+from engram.data.recipe import Recipe, recipe_of
 from engram.errors import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -50,9 +52,10 @@ def _decoding(path: Path | str, what: str, remedy: str = INTACT) -> Iterator[Non
             raise broken(path, f"{what} ({error or type(error).__name__})", remedy) from error
 
 
-def _paired(images: Pixels, labels: Labels, images_at: Path | str, labels_at: Path | str) -> Raw:
+def _paired(images: Pixels | Vectors, labels: Labels, images_at: Path | str, labels_at: Path | str) -> Raw:
     if len(images) != len(labels):
-        what = f"holds {len(images)} images, but {labels_at} holds {len(labels)} labels"
+        kind = "vectors" if images.ndim == 2 else "images"
+        what = f"holds {len(images)} {kind}, but {labels_at} holds {len(labels)} labels"
         raise broken(images_at, what, "the two must belong together")
     return Raw(images, labels)
 
@@ -385,6 +388,27 @@ def _npz_images(array: npt.NDArray[Any], path: Path, key: str) -> Pixels:
     return np.ascontiguousarray(array)
 
 
+def as_vectors(array: npt.NDArray[Any], origin: Path | str, what: str = "features") -> tuple[Vectors, str]:
+    """(N, D) numbers -> the float32 that is learned from, and what was done to them, if anything."""
+    if array.ndim != 2 or array.size == 0:
+        raise broken(origin, f"{what} has the shape {array.shape}", "it must be (N, D): a row of numbers a vector")
+    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+        raise broken(origin, f"{what} is {array.dtype}", "give float32, float16, float64 or whole numbers")
+    with np.errstate(over="ignore"):
+        vectors = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(vectors).all():
+        row, column = (int(place) for place in np.argwhere(~np.isfinite(vectors))[0])
+        where = f"{array[row, column]} in row {row}, column {column}"
+        raise broken(origin, f"{what} holds {where}", "every number must be finite, also as float32; clean them first")
+    return vectors, "" if array.dtype == np.float32 else f"{what} are {array.dtype}, taken as float32"
+
+
+def _npz_vectors(array: npt.NDArray[Any], path: Path, key: str) -> tuple[Vectors, str]:
+    if array.dtype.kind != "f":
+        raise broken(path, f"{key} is {array.dtype}", "features are float32, float16 or float64")
+    return as_vectors(array, path, key)
+
+
 def _npz_labels(array: npt.NDArray[Any], path: Path, key: str) -> Labels:
     if array.dtype.kind not in "iu":
         raise broken(path, f"{key} is {array.dtype}", "labels must be integers 0..n-1")
@@ -395,16 +419,18 @@ def _npz_labels(array: npt.NDArray[Any], path: Path, key: str) -> Labels:
     return array.astype(np.int64)
 
 
-NPZ_ARRAYS = ("images", "labels", "train_images", "train_labels", "test_images", "test_labels", "class_names")
+KINDS = ("images", "features")
+NPZ_ARRAYS = (*(f"{part}{kind}" for part in ("", "train_", "test_") for kind in (*KINDS, "labels")), "class_names")
 
 
 def npz_set(path: Path) -> tuple[Raw, Raw | None, tuple[str, ...]]:
     """`images` + `labels` (or `train_images` + `train_labels`), optionally `test_images` + `test_labels`.
 
-    Labels as they stand there, any whole numbers; with their names where the file has `class_names`, one a number.
+    Vectors are called `features` in the place of `images`. Labels as they stand there, any whole numbers; with their
+    names where the file has `class_names`, one a number.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
-    remedy = "write it with numpy.savez(path, images=..., labels=...)"
+    remedy = "write it with numpy.savez(path, images=..., labels=...), or features=... for vectors"
     with _decoding(path, "no readable .npz file", remedy), path.open("rb") as file:
         loaded = np.load(file, allow_pickle=False)  # never unpickle: a data file must not run code
         if not isinstance(loaded, np.lib.npyio.NpzFile):
@@ -415,22 +441,31 @@ def npz_set(path: Path) -> tuple[Raw, Raw | None, tuple[str, ...]]:
                     arrays[key] = loaded[key]
                     if not isinstance(arrays[key], np.ndarray):
                         raise broken(path, f"{key} is no numpy array", remedy)
-    prefix = "train_" if "train_images" in arrays or "train_labels" in arrays else ""
-    with_test = "test_images" in arrays or "test_labels" in arrays
+    found = [kind for kind in KINDS if any(key.endswith(kind) for key in arrays)] or ["images"]
+    if len(found) > 1:
+        raise broken(path, "has images and features", "keep one of the two: a set is of one kind")
+    own = found[0]
+    prefix = "train_" if f"train_{own}" in arrays or "train_labels" in arrays else ""
+    with_test = f"test_{own}" in arrays or "test_labels" in arrays
     prefixes = [prefix, "test_"] if with_test else [prefix]
-    needed = [f"{p}{kind}" for p in prefixes for kind in ("images", "labels")]
+    needed = [f"{p}{kind}" for p in prefixes for kind in (own, "labels")]
     if absent := [key for key in needed if key not in arrays]:
         held = ", ".join(sorted(arrays)) or "none of these"
         raise broken(path, f"has no array {' and '.join(absent)} (found: {held})", remedy)
 
     def part(p: str) -> Raw:
-        images = _npz_images(arrays[f"{p}images"], path, f"{p}images")
-        labels = _npz_labels(arrays[f"{p}labels"], path, f"{p}labels")
-        return _paired(images, labels, f"{path}: {p}images", f"{p}labels")
+        labels, note = _npz_labels(arrays[f"{p}labels"], path, f"{p}labels"), ""
+        images: Pixels | Vectors
+        if own == "features":
+            images, note = _npz_vectors(arrays[f"{p}{own}"], path, f"{p}{own}")
+        else:
+            images = _npz_images(arrays[f"{p}{own}"], path, f"{p}{own}")
+        return replace(_paired(images, labels, f"{path}: {p}{own}", f"{p}labels"), note=note)
 
     train, test = part(prefix), part("test_") if with_test else None
     if test and test.channels != train.channels:
-        what = f"{train.channels} channels for training, {test.channels} for test"
+        each = "numbers a vector" if own == "features" else "channels"
+        what = f"{train.channels} {each} for training, {test.channels} for test"
         raise broken(path, what, "make them equal")
     return train, test, _npz_names(arrays.get("class_names"), path)
 
@@ -444,6 +479,44 @@ def _npz_names(array: npt.NDArray[Any] | None, path: Path) -> tuple[str, ...]:
         return tuple(name.decode() if isinstance(name, bytes) else name for name in array.tolist())
 
 
+def npz_features(path: Path) -> npt.NDArray[Any]:
+    """The array `features` of an .npz file, as it stands there; whether there are labels does not matter."""
+    remedy = "write it with numpy.savez(path, features=...)"
+    with _decoding(path, "no readable .npz file", remedy), path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            return np.asarray(loaded)
+        with loaded:
+            if "features" not in loaded.files:
+                held = ", ".join(loaded.files) or "nothing"
+                raise broken(path, f"has no array features (found: {held})", remedy)
+            return np.asarray(loaded["features"])
+
+
+def holds_vectors(path: Path) -> bool:
+    """Whether an .npz file says that it holds vectors; nothing of it is read but the names of its arrays."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return any(name.removesuffix(".npy").endswith("features") for name in file.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False  # whoever reads it says what is wrong
+
+
+def npz_backbone(path: Path) -> Recipe | None:
+    """By what the vectors of an .npz file were made: its `backbone`, a JSON text that `engram embed` wrote."""
+    with _decoding(path, "no readable .npz file"), path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            return None
+        with loaded:
+            entry = loaded["backbone"] if "backbone" in loaded.files else None
+    if entry is None:
+        return None
+    if entry.ndim or entry.dtype.kind != "U":
+        raise broken(path, f"backbone is {entry.dtype} {entry.shape}, no text", "write it anew with `engram embed`")
+    return recipe_of(entry.item(), path)
+
+
 def read_npz(path: Path) -> RawSet:
     """Labels 0..n-1, every number present, in both parts."""
     train, test, names = npz_set(path)
@@ -452,4 +525,5 @@ def read_npz(path: Path) -> RawSet:
         check_labels(test.labels, f"{path}: test_labels", classes)
     if names and len(names) != classes:
         raise broken(path, f"has {len(names)} class_names for {classes} classes", "name each of them once")
-    return RawSet(train, test, names or tuple(map(str, range(classes))))
+    backbone = npz_backbone(path) if train.vectors else None
+    return RawSet(train, test, names or tuple(map(str, range(classes))), backbone=backbone)

@@ -1,10 +1,11 @@
 """A set as its files hold it, before anything is resized, and the digest of its contents.
 
 RawSet
-├── train: Raw      images (N, C, H, W) uint8, or ImageFiles that decode one (C, H, W) at a time
+├── train: Raw      images (N, C, H, W) uint8, or ImageFiles that decode one (C, H, W) at a time; vectors (N, D) float32
 ├── test: Raw|None  None where the files hold no test part
 ├── class_names
-└── left_out        files that lie there and were not read, each with the reason
+├── left_out        files that lie there and were not read, each with the reason
+└── backbone        of vectors: by which network they were made
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from engram.data.recipe import Recipe
 from engram.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
 BLOCK = 1 << 20  # pixels: 4 MB as float
@@ -48,17 +51,25 @@ class ImageFiles:
 class Raw:
     """One part of a set as the files hold it."""
 
-    images: Pixels | ImageFiles
-    """(N, C, H, W) uint8, or files of any size."""
+    images: Pixels | Vectors | ImageFiles
+    """(N, C, H, W) uint8, or files of any size; (N, D) float32."""
     labels: Labels
     """(N,)"""
+    note: str = ""
+    """For people: what was done to its numbers."""
 
     @property
     def channels(self) -> int:
+        """Of its images; of vectors, how many numbers each has."""
         return self.images.channels if isinstance(self.images, ImageFiles) else int(self.images.shape[1])
 
-    def blocks(self) -> Iterator[tuple[Pixels, Labels]]:
-        """The part in order, as (n, C, H, W) and (n,): few enough that a float copy of a block is small."""
+    @property
+    def vectors(self) -> bool:
+        """Whether it holds vectors."""
+        return not isinstance(self.images, ImageFiles) and self.images.ndim == 2
+
+    def blocks(self) -> Iterator[tuple[Pixels | Vectors, Labels]]:
+        """The part in order, as (n, C, H, W) or (n, D), and (n,): few enough that a float copy of a block is small."""
         if isinstance(self.images, ImageFiles):  # sizes may differ: one image a block
             for i, image in enumerate(self.images):
                 yield image[None], self.labels[i : i + 1]
@@ -99,6 +110,8 @@ class RawSet:
     test: Raw | None
     class_names: tuple[str, ...]
     left_out: tuple[LeftOut, ...] = ()
+    backbone: Recipe | None = None
+    """By what its vectors were made, where that is known."""
 
 
 def one_line(text: str) -> str:
@@ -114,11 +127,14 @@ def broken(path: Path | str, what: object, remedy: str = INTACT) -> DataError:
 # ---------------------------------------------------------------- contents
 
 
-def fingerprints(tag: str, images: Pixels, labels: Labels) -> list[bytes]:
-    """16 bytes an image over (part, label, shape, pixels); images (n, C, H, W), labels (n,)."""
+def fingerprints(tag: str, images: Pixels | Vectors, labels: Labels) -> list[bytes]:
+    """16 bytes an example over (part, label, shape, values); images (n, C, H, W) or (n, D), labels (n,).
+
+    Vectors count as the float32 that is learned from, lowest byte first, whatever type the file had.
+    """
     shape = "x".join(map(str, images.shape[1:]))
     heads = {int(label): f"{tag} {label} {shape}\n".encode() for label in np.unique(labels)}
-    rows = np.ascontiguousarray(images).reshape(len(images), -1)
+    rows = np.ascontiguousarray(images, images.dtype.newbyteorder("<")).reshape(len(images), -1)
     prints = []
     for row, label in zip(rows, labels.tolist(), strict=True):
         one = hashlib.blake2b(heads[label], digest_size=16)
@@ -127,15 +143,20 @@ def fingerprints(tag: str, images: Pixels, labels: Labels) -> list[bytes]:
     return prints
 
 
-def digest(prints: Iterable[bytes]) -> str:
-    """The content digest of a set: sorted fingerprints, hence blind to order, compression and file format."""
-    return hashlib.sha256(b"".join(sorted(prints))).hexdigest()
+def digest(prints: Iterable[bytes], backbone: Recipe | None = None) -> str:
+    """The content digest of a set: sorted fingerprints, hence blind to order, compression and file format.
+
+    Of vectors that name a backbone, over its digest as well: another one's are other data, were they equal by chance.
+    """
+    content = b"".join(sorted(prints))
+    return hashlib.sha256(content + (b"" if backbone is None else bytes.fromhex(backbone.digest))).hexdigest()
 
 
 def content_digest(raw: RawSet) -> str:
     """`digest` over both parts, read block by block."""
     parts = [("train", raw.train)] + ([("test", raw.test)] if raw.test else [])
-    return digest(p for tag, part in parts for block in part.blocks() for p in fingerprints(tag, *block))
+    prints = (p for tag, part in parts for block in part.blocks() for p in fingerprints(tag, *block))
+    return digest(prints, raw.backbone)
 
 
 def check_labels(labels: Labels, origin: Path | str, classes: int | None = None) -> int:

@@ -25,7 +25,9 @@ import torch
 
 from engram.data.datasets import Dataset, Split, held_out
 from engram.data.examples import Examples
+from engram.data.raw import Pixels, Vectors
 from engram.errors import ConfigError, StrictnessError, unknown
+from engram.kinds import Shape, noun
 from engram.seeding import generator
 
 
@@ -63,16 +65,15 @@ class Task:
         """Places of `classes` in the answer: the last ones, unless the task brings more of classes known before."""
         assert len(set(self.class_indices)) == len(classes), (self.class_indices, classes)
         assert all(0 <= place < len(seen) for place in self.class_indices), (self.class_indices, seen)
-        _, channels, height, width = images.shape
-        self.shape: tuple[int, int, int] = (channels, height, width)
-        """(C, H, W) of every image."""
+        self.shape: Shape = tuple(images.shape[1:])
+        """(C, H, W) of every image; (D,) of every vector."""
         self._images: torch.Tensor | None = images
         self._targets: torch.Tensor | None = targets
         self._validation = validation
 
     @property
     def images(self) -> torch.Tensor:
-        """(N, C, H, W) uint8. The stream's own memory: copy what you are allowed to keep."""
+        """(N, C, H, W) uint8, or (N, D) float32. The stream's own memory: copy what you are allowed to keep."""
         return self._open(self._images)
 
     @property
@@ -95,7 +96,7 @@ class Task:
         return len(self.targets)
 
     def __repr__(self) -> str:
-        state = f"{len(self._targets)} images" if self._targets is not None else "closed"
+        state = f"{len(self._targets)} {noun(self.shape)}" if self._targets is not None else "closed"
         return f"Task({self.index}, classes={self.classes}, {state})"
 
     def _open(self, tensor: torch.Tensor | None) -> torch.Tensor:
@@ -114,7 +115,7 @@ class Task:
 class _TaskArrays:
     """One task's data before it is current. The arrays own the memory that the task's tensors show."""
 
-    images: npt.NDArray[np.uint8]
+    images: Pixels | Vectors
     targets: npt.NDArray[np.int64]
 
     def rows(self, mask: npt.NDArray[np.bool_]) -> _TaskArrays:
@@ -202,8 +203,8 @@ class ClassStream:
                 del self._by_task[passed]
         self._next = index
 
-    def images_of(self, place: int) -> npt.NDArray[np.uint8]:
-        """(N, C, H, W): all images of a task that has not begun, for whoever must note them down before it does.
+    def images_of(self, place: int) -> Pixels | Vectors:
+        """(N, C, H, W), or (N, D): all images of a task that has not begun, for whoever must note them down before.
 
         The stream's own memory: whoever still holds it when the task is over stops the run.
         """

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import filelock
 
@@ -32,10 +32,17 @@ def os_errors(path: Path, kept: str = "nothing else was touched") -> Iterator[No
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write under a temporary name, force it to disk, then rename: a reader sees the old file or the new one."""
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """The same, for what is written piece by piece."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         move(temporary, path)

@@ -54,8 +54,9 @@ class Origin:
 
 
 def describe_data(dataset: Dataset) -> dict[str, Any]:
-    """The data set as records name it: the digest says exactly which images these are."""
-    return {"name": dataset.name, "variant": dataset.variant, "digest": dataset.digest}
+    """The data set as records name it: the digest says exactly which images these are, or vectors by which backbone."""
+    made = {} if dataset.backbone is None else {"backbone": dataset.backbone.as_dict()}
+    return {"name": dataset.name, "variant": dataset.variant, "digest": dataset.digest, **made}
 
 
 def is_run(folder: Path) -> bool:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
 from engram import distributed
 from engram.config import Config
 from engram.data.datasets import Dataset
@@ -31,7 +33,7 @@ from engram.evaluation.evaluate import SecondAnswer, evaluate
 from engram.evaluation.privacy import privacy
 from engram.evaluation.quality import DrawsAndAnswers, replay_quality
 from engram.evaluation.trust import Trust, figures, measure
-from engram.experiment import checkpoint
+from engram.experiment import checkpoint, maps
 from engram.experiment.board import NoBoard
 from engram.experiment.files import os_errors, write_atomically
 from engram.experiment.folder import describe_data
@@ -39,6 +41,7 @@ from engram.experiment.machine import peak_bytes
 from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display
 from engram.experiment.records import FORMAT, Record, RecordWriter, Remembered, Unwritten, read_records
+from engram.kinds import is_vector
 from engram.methods.learner import AnswersTwice, Learner, Progress, Samples
 from engram.methods.registry import find_method
 from engram.presets import tuned_on
@@ -146,7 +149,7 @@ class TaskLoop:
             quality = replay_quality(self.learner, task, generator=draws, known=before)
             names = [dataset.class_names[c] for c in task.seen]
             self._note("quality", task=task.index, classes=names, **quality.as_record())
-            self._show_drawings(self.learner, len(task.seen))
+            self._show_drawings(self.learner, dataset, task.seen)
         self._calibrate(task, dataset)
         state = checkpoint.fingerprint(self.learner.state())
         self._require_same(state, f"after task {task.index + 1}; the last good checkpoint is kept")
@@ -251,14 +254,31 @@ class TaskLoop:
         self.board.add(record)
         return record
 
-    def _show_drawings(self, learner: DrawsAndAnswers, classes: int) -> None:
-        """The same drawings after every task, as a picture: whoever never forgets adds rows and changes none."""
+    def _show_drawings(self, learner: DrawsAndAnswers, dataset: Dataset, seen: Sequence[int]) -> None:
+        """The same drawings after every task, as a picture: whoever never forgets adds rows and changes none.
+
+        Of vectors, a map of drawings and test vectors.
+        """
         if not self.writes or self.folder is None:
             return
+        classes = len(seen)
         images = learner.sample(range(classes), PER_CLASS, generator=generator(self.config.seed, "drawings"))
-        picture = sheet(images, PER_CLASS)
+        if is_vector(dataset.shape):
+            place = torch.full((len(dataset.class_names),), -1)
+            place[list(seen)] = torch.arange(classes)
+            real = place[dataset.test.labels]
+            shown = maps.vector_map(
+                images,
+                torch.arange(classes).repeat_interleave(PER_CLASS),
+                [dataset.class_names[number] for number in seen],
+                real=dataset.test.images[real >= 0],
+                real_classes=real[real >= 0],
+            )
+            picture, zoom = maps.picture(shown), 1
+        else:
+            picture, zoom = sheet(images, PER_CLASS), 2
         with os_errors(self.folder / DRAWINGS):
-            write_atomically(self.folder / DRAWINGS, png(picture))
+            write_atomically(self.folder / DRAWINGS, png(picture, zoom=zoom))
         self.board.picture(picture, classes)
 
     def _record_run(self, dataset: Dataset, stream: ClassStream) -> None:

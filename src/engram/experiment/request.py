@@ -11,7 +11,7 @@ from engram.config import Config, compose, differences
 from engram.errors import ConfigError, RunError
 from engram.experiment.folder import origin_of
 from engram.methods.registry import configure
-from engram.presets import read_preset
+from engram.presets import VECTORS, read_preset
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,13 @@ class Request:
     def over(self, stored: Config, folder: Path) -> Config:
         """The configuration to go on with: the stored one. Only where and how it computes may be set anew, but for the
         precision, which changes more than the last bits."""
-        if self.said.get("method", stored.method) != stored.method:
-            wanted = replace(stored, method=self.said["method"])
+        said = dict(self.said)
+        if said.get("preset") == "auto" and stored.preset == VECTORS:
+            del said["preset"]  # that is what it stood for
+        if said.get("method", stored.method) != stored.method:
+            wanted = replace(stored, method=said["method"])
         else:
-            wanted = compose(stored, {**self.said, **self.settings})
+            wanted = compose(stored, {**said, **self.settings})
         allowed = replace(wanted.runtime, precision=stored.runtime.precision)
         if other := differences(replace(stored, runtime=allowed), wanted):
             raise RunError(

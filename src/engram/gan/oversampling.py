@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from engram.kinds import to_search
 
 NEIGHBOURS = 10
 REFERENCE = 5000
@@ -19,11 +20,8 @@ LIMITS = (0.2, 5.0)
 
 
 def distances(images: Tensor) -> Tensor:
-    """(N, C, H, W) uint8 images of one class -> (N,) distance of each to its tenth nearest.
-
-    The images are halved in size first: what shifts by a pixel is not another shape.
-    """
-    places = F.avg_pool2d(images.float() / 255, 2).flatten(1)
+    """(N, C, H, W) uint8 images of one class, or vectors (N, D) -> (N,) distance of each to its tenth nearest."""
+    places = to_search(images)
     reference = places[:: -(-len(places) // REFERENCE)]
     nth = min(NEIGHBOURS + 1, len(reference))  # the nearest is the image itself
     return torch.cat([torch.cdist(some, reference).kthvalue(nth, dim=1).values for some in torch.split(places, 500)])

@@ -1,4 +1,4 @@
-"""Drawing: from a network that maps noise to images in [-1, 1] to uint8 images, in batches that fit."""
+"""Drawing: from a network that maps noise to images in [-1, 1], or vectors, to them as they are stored."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engram.context import Shape
+from engram.kinds import blank, from_network
 from engram.nets.graph import Graph
 
 SAMPLE_BATCH = 256
@@ -30,18 +31,13 @@ def sample_images(
     device: torch.device,
     generator: torch.Generator,
 ) -> Tensor:
-    """(count, C, H, W) uint8. `draw(z, rows)`: z (B, latent_dim) -> images (B, C, H, W) of these rows in [-1, 1]."""
-    out = torch.empty(count, *shape, dtype=torch.uint8)
+    """(count, C, H, W) uint8, or (count, D). `draw(z, rows)`: z (B, latent_dim) -> as networks see these rows."""
+    out = blank(count, shape)
     for start in range(0, count, batch_size):
         rows = slice(start, min(start + batch_size, count))
         z = torch.randn(rows.stop - start, latent_dim, generator=generator)
-        out[rows] = in_grey_levels(draw(z.to(device), rows)).cpu()
+        out[rows] = from_network(draw(z.to(device), rows)).cpu()
     return out
-
-
-def in_grey_levels(images: Tensor) -> Tensor:
-    """[-1, 1] -> uint8 0 … 255; the images are overwritten."""
-    return images.add_(1).mul_(127.5).round_().to(torch.uint8)
 
 
 def batch_that_fits(graph: Graph, units: Sequence[int], device: torch.device) -> int:

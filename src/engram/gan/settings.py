@@ -7,7 +7,7 @@ from typing import Literal
 
 from engram.config import Group, MethodSettings, setting
 
-Architecture = Literal["dcgan", "residual"]
+Architecture = Literal["auto", "dcgan", "residual", "mlp"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,12 @@ class GeneratorSettings(Group):
     """The network that draws."""
 
     group = "generator"
-    architecture: Architecture = setting("dcgan", "the paper's for digits, or the residual one of WGAN-GP")
-    width: int = setting(12, "n: dcgan starts with 4n, 2n and n units, residual with n everywhere", at_least=1)
+    architecture: Architecture = setting(
+        "auto", "the paper's dcgan for digits, the residual one of WGAN-GP, or mlp for vectors; auto: by the data"
+    )
+    width: int = setting(
+        12, "n: dcgan starts with 4n, 2n and n units, residual with n everywhere, mlp with 8n, 8n", at_least=1
+    )
     latent_dim: int = setting(64, "length of the noise vector; the paper has 128", at_least=1)
     ema_decay: float = setting(
         0.99, "of the moving average of the weights, which is kept; 0: none", at_least=0, below=1
@@ -78,11 +82,13 @@ class CriticSettings(Group):
     """The network that judges drawings."""
 
     group = "critic"
-    architecture: Literal["auto", "dcgan", "residual", "resnet18"] = setting(
+    architecture: Literal["auto", "dcgan", "residual", "resnet18", "mlp"] = setting(
         "auto", "its trunk: auto takes the one that goes with the generator"
     )
     width: int = setting(
-        24, "w: dcgan has w, 2w and 4w channels, residual w, resnet18 w to 8w; the paper has 32", at_least=1
+        24,
+        "w: dcgan has w, 2w and 4w channels, residual w, resnet18 w to 8w, mlp 8w, 8w; the paper has 32",
+        at_least=1,
     )
     kernel: Literal[3, 4, 5] = setting(4, "side of dcgan's kernels; the paper has 5, 4 is faster")
     start: Literal["fresh", "warm"] = setting("fresh", "at a new task: anew, or on from the task before")

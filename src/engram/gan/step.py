@@ -21,10 +21,9 @@ from engram import distributed
 from engram.context import Context
 from engram.gan.settings import CriticSettings, GanMethodSettings
 from engram.masking.losses import generator_loss, interpolate
-from engram.nets.architectures import critic_trunk
-from engram.nets.classifier import ConvTrunk
+from engram.nets.architectures import chosen, critic_trunk
 from engram.nets.critic import Critic, CriticBatch, Replayed
-from engram.nets.critic_backward import WrittenOutCritic
+from engram.nets.critic_backward import TRUNKS, WrittenOutCritic
 from engram.seeding import generator as named_generator
 
 Optimisers = dict[str, torch.optim.Optimizer]
@@ -58,7 +57,7 @@ class GeneratorHook(Protocol):
 
 @dataclass(frozen=True)
 class GanBatch:
-    """A step's images (B, C, H, W) in [-1, 1]; with several processes, this one's rows."""
+    """A step's images (B, C, H, W) in [-1, 1], or scaled vectors (B, D); with several processes, this one's rows."""
 
     real: Tensor
     fake: Tensor
@@ -118,13 +117,18 @@ def _critic_batch(batch: GanBatch, settings: CriticSettings) -> CriticBatch:
     )
 
 
+def critic_name(ctx: Context[GanMethodSettings]) -> str:
+    """The architecture of the critic: the one that is set, or the one that goes with the generator."""
+    own, generator = ctx.settings.critic.architecture, ctx.settings.generator.architecture
+    return chosen("generator", generator, ctx.shape) if own == "auto" else chosen("critic", own, ctx.shape)
+
+
 def new_critic(ctx: Context[GanMethodSettings], classes: int, task: int) -> Critic:
     """A fresh critic for a task, which tells so many classes apart."""
     settings, draws = ctx.settings, named_generator(ctx.seed, "critic", task)
     own = settings.critic
-    name = settings.generator.architecture if own.architecture == "auto" else own.architecture
-    trunk = critic_trunk(name, ctx.shape, width=own.width, kernel=own.kernel, generator=draws)
-    kind = WrittenOutCritic if isinstance(trunk, ConvTrunk) and ctx.precision == "float32" else Critic
+    trunk = critic_trunk(critic_name(ctx), ctx.shape, width=own.width, kernel=own.kernel, generator=draws)
+    kind = WrittenOutCritic if isinstance(trunk, TRUNKS) and ctx.precision == "float32" else Critic
     critic = kind(trunk, classes, generator=draws, autocast=ctx.autocast).to(ctx.device)
     return critic.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engram.context import Shape
-from engram.gan.sampling import batch_that_fits, in_grey_levels, sample_images
+from engram.gan.sampling import batch_that_fits, sample_images
+from engram.kinds import from_network, spread
 from engram.masking.masks import IN_AXIS, OUT_AXIS
 from engram.nets.graph import Graph, run_graph
 from engram.seeding import generator as named_generator
@@ -48,17 +49,17 @@ class ClassGenerator:
 
     @property
     def shape(self) -> Shape:
-        """Of an image."""
-        return len(self.bias), self.graph.image_size, self.graph.image_size
+        """Of what it draws."""
+        return self.graph.example_shape(len(self.bias))
 
     def __call__(self, z: Tensor) -> Tensor:
-        """(B, latent_dim) -> (B, C, H, W) in [-1, 1]."""
+        """(B, latent_dim) -> (B, C, H, W) in [-1, 1], or scaled vectors (B, D)."""
 
         def activate(node: int, total: Tensor) -> Tensor:
             norm = self.norms[node - 1]
             if norm is not None:
                 scale, shift = norm
-                total = torch.addcmul(shift[:, None, None], total, scale[:, None, None])
+                total = torch.addcmul(spread(shift, total), total, spread(scale, total))
             return F.relu_(total)
 
         return run_graph(self.graph, z, self.weights, activate, (self.head, self.bias), biases=self.biases)
@@ -109,5 +110,5 @@ def fingerprint(net: ClassGenerator, noise_name: int) -> str:
 
 
 def reference_drawings(net: ClassGenerator, noise_name: int) -> Tensor:
-    """(2, C, H, W) uint8: the first of those images, to be looked at again on another machine."""
-    return in_grey_levels(fixed_images(net, noise_name)[:REFERENCES].clone())
+    """(2, C, H, W) uint8, or (2, D) float32: the first of those images, to be looked at again on another machine."""
+    return from_network(fixed_images(net, noise_name)[:REFERENCES].clone())

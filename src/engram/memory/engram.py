@@ -34,6 +34,7 @@ from engram.memory.class_generator import ClassGenerator, fingerprint, reference
 from engram.nets.architectures import graph_of
 from engram.nets.graph import Graph
 from engram.nets.masked_generator import EPSILON, ClassNorm, MaskedGenerator
+from engram.nets.plastic_layers import laid_out
 from engram.nets.reachability import reachable_units
 from engram.nets.subnetwork import Subnetwork
 from engram.ops.batch_norm import Moments
@@ -45,6 +46,7 @@ class Engram:
 
     architecture: str
     image_size: int
+    """0 where it draws vectors."""
     class_indices: tuple[int, ...]
     """The classes it can draw, by their places in the answer."""
     latent_dim: int
@@ -59,7 +61,7 @@ class Engram:
     head: Tensor
     """In the shape that the graph says."""
     bias: Tensor
-    """(channels,)"""
+    """(channels,); of vectors (classes, D), an offset for every class"""
     contents: tuple[str, ...] = ()
     """Per class, a hash of the stored bits that it depends on."""
     fingerprints: tuple[str, ...] = ()
@@ -170,12 +172,15 @@ def content_hashes(engram: Engram, weights: Sequence[Tensor]) -> list[str]:
     blocks, _ = _open_blocks(engram, weights)
     plain = [engram.architecture, engram.image_size, engram.latent_dim, list(engram.units), engram.variant]
     shared = hashlib.sha256(json.dumps(plain).encode())
-    for tensor in (*engram.masks, *blocks, engram.head, engram.bias):
+    by_class = [*engram.scales, *engram.shifts]
+    common = [*engram.masks, *blocks, engram.head]
+    (by_class if engram.bias.dim() == 2 else common).append(engram.bias)
+    for tensor in common:
         _add_bits(shared, tensor)
     hashes = []
     for number in range(len(engram.class_indices)):
         own = shared.copy()
-        for tensor in (*engram.scales, *engram.shifts):
+        for tensor in by_class:
             _add_bits(own, tensor[number])
         hashes.append(own.hexdigest())
     return hashes
@@ -209,17 +214,20 @@ def extract(engram: Engram, weights: Sequence[Tensor]) -> list[ClassGenerator]:
             (scales[node - 1].to(device), shifts[node - 1].to(device)) if graph.is_sum(node) else None
             for node in range(1, graph.nodes + 1)
         )
-        nets.append(ClassGenerator(graph, tuple(folded), tuple(biases), norms, head, engram.bias.to(device)))
+        bias = (engram.bias[number] if engram.bias.dim() == 2 else engram.bias).to(device)
+        nets.append(ClassGenerator(graph, tuple(folded), tuple(biases), norms, head, bias))
     return nets
 
 
 def _along_outputs(values: Tensor, layout: Layout) -> Tensor:
     """(out,) so that it spreads over a weight."""
+    if layout == "linear":
+        return values[:, None]
     return values[:, None, None, None] if OUT_AXIS[layout] == 0 else values[None, :, None, None]
 
 
 def _ready(weight: Tensor, device: torch.device) -> Tensor:
-    return weight.contiguous(memory_format=torch.channels_last).to(device)
+    return laid_out(weight).to(device)
 
 
 PLAIN = ("architecture", "image_size", "class_indices", "latent_dim", "units", "variant", "contents", "fingerprints")

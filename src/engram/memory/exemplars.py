@@ -72,7 +72,7 @@ class Exemplars:
     @property
     def bytes(self) -> int:
         """As they would lie on disc, uncompressed."""
-        return sum(kept.numel() for kept in self.images.values())
+        return sum(kept.numel() * kept.element_size() for kept in self.images.values())
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""

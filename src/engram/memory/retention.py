@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor
 
+from engram.kinds import levels_apart
 from engram.memory.class_generator import fingerprint, reference_drawings
 from engram.memory.engram import Engram, content_hashes, extract
 
@@ -38,7 +39,7 @@ def largest_differences(engrams: Sequence[Engram], weights: Sequence[Tensor]) ->
         for index, name, net, known in zip(
             engram.class_indices, engram.noise_names, nets, engram.references, strict=True
         ):
-            apart = int((reference_drawings(net, name).int() - known.int()).abs().max())
+            apart = levels_apart(reference_drawings(net, name), known)
             found[index] = max(apart, found.get(index, 0))
     return dict(sorted(found.items()))
 

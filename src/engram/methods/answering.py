@@ -6,8 +6,9 @@
     linear         fixed features ─ weights in closed form ─> scores
     correlation    fixed features ─> minus the distance to each class under its own correlations
 
-Such a network takes images in [-1, 1] and gives the scores that its learner gives. It can be exported, and together
-with the configuration its weights are enough to answer: no generator, no stored images, no optimiser.
+Such a network takes images in [-1, 1], or vectors as they are stored (the scale is its first part), and gives the
+scores that its learner gives. It can be exported, and together with the configuration its weights are enough to answer:
+no generator, no stored images, no optimiser.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from engram.data.stream import Task
 from engram.errors import ConfigError, unknown
 from engram.gan.settings import GanMethodSettings
 from engram.gan.step import new_critic
+from engram.kinds import is_vector
 from engram.methods.classifier import FEATURE_BATCH, Classifier, normalise
 from engram.methods.closed_form.features import features_of
 from engram.methods.closed_form.heads import FixedHead, blank_head
@@ -32,6 +34,7 @@ from engram.methods.closed_form.settings import ClosedFormSettings
 from engram.methods.learner import SILENT, Learner, Observer, State
 from engram.nets.classifier import GrowingHead
 from engram.nets.critic import Critic
+from engram.nets.scale import Scale
 from engram.seeding import generator
 
 Kind = Literal["classifier", "critic", "nearest_mean", "linear", "correlation"]
@@ -100,6 +103,11 @@ def nearest_mean_answer(classifier: Classifier, means: Tensor) -> AnswerNet:
     return AnswerNet("nearest_mean", classifier.net[0], NearestMean(means.to(classifier.ctx.device)))
 
 
+def with_scale(net: AnswerNet, scale: Scale) -> AnswerNet:
+    """The same for vectors as they are stored."""
+    return AnswerNet(net.kind, nn.Sequential(Scale(scale.mean, scale.deviation), net.trunk), net.head)
+
+
 def blank_answer(ctx: Context[MethodSettings], kind: Kind, classes: int) -> AnswerNet:
     """A network of this kind and size, whose weights are yet to be loaded."""
     if kind not in get_args(Kind):
@@ -107,6 +115,11 @@ def blank_answer(ctx: Context[MethodSettings], kind: Kind, classes: int) -> Answ
     if isinstance(ctx.settings, ClosedFormSettings):
         trunk = features_of(ctx.shape, ctx.settings.features, generator=generator(0)).to(ctx.device)
         return AnswerNet(kind, trunk, blank_head(ctx.settings, classes, trunk.features).to(ctx.device))
+    net = _blank(ctx, kind, classes)
+    return with_scale(net, Scale.blank(*ctx.shape)) if is_vector(ctx.shape) else net
+
+
+def _blank(ctx: Context[MethodSettings], kind: Kind, classes: int) -> AnswerNet:
     if kind == "critic":
         assert isinstance(ctx.settings, GanMethodSettings), type(ctx.settings)
         return critic_answer(new_critic(cast("Context[GanMethodSettings]", ctx), classes, 0))

@@ -5,6 +5,8 @@ photo     the same, and half of the images mirrored
 strong    wider maps, contrast, brightness and noise
 colour    strong, with blur, greying and light swapped with dark: where shape tells the class and colour does not
 texture   strong, with blur and half of the images mirrored: photographs, drawn with a texture of their generator's
+
+Of vectors the last three add noise, of the strength that `disturb` has for images, and the first two nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from torch.nn import functional as F
 
 
 def changed(x: torch.Tensor, kind: str, *, generator: torch.Generator) -> torch.Tensor:
-    """A batch (B, C, H, W) in [-1, 1] after the changes of one kind; each image has its own."""
+    """A batch (B, C, H, W) in [-1, 1], or scaled vectors (B, D), after the changes of one kind; each has its own."""
     strong = kind in ("strong", "colour", "texture")
+    if x.dim() == 2:
+        return with_noise(x, generator=generator) if strong else x
     x = augment(x, mirror=kind in ("photo", "texture"), reach=1.5 if strong else 1.0, generator=generator)
     if kind == "colour":
         x = recolour(x, generator=generator)
@@ -49,6 +53,12 @@ def disturb(x: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
     noise = torch.randn(x.shape, generator=generator) * strength
     contrast = (1 + 0.3 * tone[:, 0]).clamp(min=0.2)
     return (x * contrast.to(x) + (0.15 * tone[:, 1]).to(x) + noise.to(x)).clamp_(-1, 1)
+
+
+def with_noise(x: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+    """Vectors (B, D) with noise, whose standard deviation is uniform between 0 and 0.15 for each of them."""
+    strength = torch.rand(len(x), 1, generator=generator) * 0.15
+    return x + (torch.randn(x.shape, generator=generator) * strength).to(x)
 
 
 def recolour(x: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:

@@ -15,10 +15,11 @@ from engram.config import MethodSettings
 from engram.context import Context
 from engram.data.examples import Examples
 from engram.errors import RunError
+from engram.kinds import to_network
 from engram.methods.augment import changed
 from engram.methods.learner import Observer, Progress, State, run_epochs
-from engram.nets.classifier import ConvTrunk, GrowingHead
-from engram.nets.resnet import ResNet18
+from engram.nets.architectures import classifier_trunk
+from engram.nets.classifier import GrowingHead
 from engram.seeding import generator
 
 Loss = Callable[[Tensor, Tensor, Examples], Tensor]
@@ -165,8 +166,7 @@ class Classifier:
 
     def _fresh(self, task: int) -> nn.Sequential:
         settings, draws = self.ctx.classifier, generator(self.ctx.seed, "trunk", task)
-        kind = ResNet18 if settings.architecture == "resnet18" else ConvTrunk
-        trunk = kind(self.ctx.shape, settings.width, generator=draws)
+        trunk = classifier_trunk(settings.architecture, self.ctx.shape, settings.width, generator=draws)
         net = nn.Sequential(trunk, GrowingHead(trunk.features)).to(self.ctx.device)
         # a quarter faster than the usual order of memory on a CPU; `normalise` gives images the same order
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
@@ -188,9 +188,7 @@ def frozen_classifier(ctx: Context[MethodSettings], classes: int, weights: State
     return old.net.eval()
 
 
-def normalise(images: Tensor) -> Tensor:
-    """uint8 0 … 255 -> float -1 … 1. One batch at a time: the whole set never exists as floats."""
-    return images.to(torch.float32, memory_format=torch.channels_last).div_(127.5).sub_(1.0)
+normalise = to_network
 
 
 def one_cycle(share: float, peak: float) -> float:

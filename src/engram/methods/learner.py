@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from engram.config import ClassifierSettings, Config, MethodSettings
 from engram.context import Context, Shape
 from engram.data.stream import Task
+from engram.kinds import is_vector
 
 State = dict[str, Any]
 """A tree of dictionaries with text keys; its leaves are tensors or plain JSON values."""
@@ -312,6 +313,8 @@ class Method(Generic[S]):
     strict: bool = True
     bound: Literal["upper", "lower"] | None = None
     draws: bool = False
+    scales_vectors: bool = True
+    """Whether vectors reach it scaled by what the first task was like: not where the order of classes cannot matter."""
 
     def is_strict(self, settings: MethodSettings) -> bool:
         """Strict, unless the settings relax it by storing real images."""
@@ -326,7 +329,12 @@ class Method(Generic[S]):
         """A new learner with a configuration."""
         own = config.settings
         assert isinstance(own, type(self.settings)), (type(own), type(self.settings))
-        return self.build(Context(shape, config.classifier, own, config.seed, device, config.runtime.precision))
+        learner = self.build(Context(shape, config.classifier, own, config.seed, device, config.runtime.precision))
+        if not is_vector(shape) or not self.scales_vectors:
+            return learner
+        from engram.methods.scaling import scaled
+
+        return scaled(learner, *shape)
 
 
 # ---------------------------------------------------------------- progress within a task

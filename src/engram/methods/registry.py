@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from engram.config import Config, compose
-from engram.data.datasets import Dataset
+from engram.data.datasets import Dataset, holds_vectors
 from engram.errors import unknown
+from engram.kinds import is_vector
 from engram.methods.bounds import FINETUNE, JOINT
 from engram.methods.closed_form.fecam import FECAM
 from engram.methods.closed_form.ncm import NCM
@@ -25,7 +26,7 @@ from engram.methods.regularised.si import SI, SI_S
 from engram.methods.replay.dgr import DGR_METHOD
 from engram.methods.replay.ewcm import EWC_M
 from engram.methods.replay.mergan import MERGAN, MERGAN_RA
-from engram.presets import preset_settings
+from engram.presets import preset_for_vectors, preset_settings
 
 METHODS: dict[str, MethodEntry] = {
     "joint": JOINT,
@@ -79,7 +80,8 @@ def build(
     >>> "net" in learner.state()
     True
     """
-    config = configure(dataset=dataset.name, method=name, seed=seed, settings=settings)
+    vectors = is_vector(dataset.shape)
+    config = configure(dataset=dataset.name, method=name, seed=seed, settings=settings, vectors=vectors)
     return find_method(name).learner(config, dataset.shape, torch.device(device))
 
 
@@ -91,14 +93,19 @@ def configure(
     seed: int = 0,
     order_seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    vectors: bool | None = None,
 ) -> Config:
     """A complete configuration: the method's defaults, then the preset, then the user's settings.
+
+    `vectors`: whether the data are vectors, for which `auto` is another preset; None: by the data set's name.
 
     >>> from engram import configure
     >>> configure(method="dgmw", preset="fast", settings={"gan.epochs": 5}).settings.gan.epochs
     5
     """
     chosen = find_method(method)
+    if preset == "auto" and (holds_vectors(dataset) if vectors is None else vectors):
+        preset = preset_for_vectors(method)
     base = Config(
         dataset=dataset,
         method=method,

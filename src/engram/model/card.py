@@ -13,11 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from engram import __version__
 from engram.data.datasets import Check
 from engram.data.raw import one_line
+from engram.experiment import maps
 from engram.experiment.files import move, os_errors, write_atomically
 from engram.experiment.pictures import png, sheet
+from engram.kinds import is_vector
 from engram.methods.learner import Forgets, KeepsEngrams, Retains, Samples
 from engram.model import card_figures, card_memory, card_trust
 from engram.model.card_figures import NOT_MEASURED, changes, counted, listed, moment, percent
@@ -158,7 +162,8 @@ def _identity(model: Model) -> Section:
         ("Method", f"{model.config.method}: {model.method.summary}"),
         ("Strict", _strict(model)),
         ("Keeps of past tasks", model.stores),
-        ("Images", _shape(model)),
+        ("Vectors" if model.shape is not None and is_vector(model.shape) else "Images", _shape(model)),
+        *_backbone(model),
         ("Seed", str(model.config.seed)),
         ("Engram", _version(model)),
         ("Digest", Mono(model.digest) if model.digest else "none: it was not read from a model file"),
@@ -176,9 +181,23 @@ def _strict(model: Model) -> str:
 def _shape(model: Model) -> str:
     if model.shape is None:
         return "not known before the first is seen"
+    if is_vector(model.shape):
+        return f"{model.shape[0]} numbers each, scaled by what the first task was like"
     channels, height, width = model.shape
     colour = {1: "grey", 3: "RGB colour"}.get(channels, f"{channels} channels")
     return f"{width} x {height} pixels, {colour}; others are scaled"
+
+
+def _backbone(model: Model) -> list[tuple[Cell, ...]]:
+    """By what images become the vectors that it learns from."""
+    if (recipe := model.backbone) is None:
+        return []
+    return [
+        ("Backbone", f"{recipe.name}, an ONNX file that is not in this one; answers for images need it"),
+        ("Shown to it", f"{recipe.preparation}; {recipe.resize}; output {recipe.output}"),
+        ("Backbone's digest", Mono(recipe.digest)),
+        ("SHA-256 of its file", Mono(recipe.sha256)),
+    ]
 
 
 def _version(model: Model) -> str:
@@ -192,11 +211,24 @@ def _drawings(model: Model) -> list[Section]:
     if not isinstance(model.learner, Samples) or not model.classes:
         return [Section("Drawings", ("None: this model does not draw.",))] if model.classes else []
     rows = range(len(model.classes))
+    if model.shape is not None and is_vector(model.shape):
+        return [_map(model)]
     picture = sheet(model.draw(rows, DRAWINGS), DRAWINGS)
     caption = "What the model remembers: all are drawn by its generator, none is a stored image."
     _, height, width = picture.shape
     block = Picture(png(picture, zoom=1), (width, height), model.classes, caption)
     return [Section("Drawings", (block,))]
+
+
+def _map(model: Model) -> Section:
+    """Of vectors: two directions of many."""
+    classes = torch.arange(len(model.classes)).repeat_interleave(DRAWINGS)
+    shown = maps.picture(maps.vector_map(model.draw(range(len(model.classes)), DRAWINGS), classes, model.classes))
+    caption = (
+        "What the model remembers, in the two directions in which it varies most: all dots are drawn, none is real."
+    )
+    block = Picture(png(shown, zoom=1), (maps.WIDTH, maps.HEIGHT), (), caption)
+    return Section("Drawings", (block,))
 
 
 # ---------------------------------------------------------------- how to use it
@@ -207,27 +239,38 @@ def _use(model: Model, name: str) -> Section:
     if model.classes:
         target = shlex.quote(f"{name.removesuffix(SUFFIX)}.onnx")
         blocks += [
-            "For programs without Engram, as ONNX (uint8 images in, probabilities out"
+            f"For programs without Engram, as ONNX ({_input(model)} in, probabilities out"
             + ("):" if model.trust is None else ", and known: false for an unknown image):"),
             Code("sh", f"engram export {shlex.quote(name)} --onnx {target}"),
         ]
     if recipe := preprocessing(model.shape):
-        height, width = recipe["size"]
-        texts = {**recipe, "size": f"{width} x {height} pixels"}
+        texts = dict(recipe)
+        if "size" in recipe:
+            height, width = recipe["size"]
+            texts["size"] = f"{width} x {height} pixels"
         rows = tuple((key.capitalize(), str(value)) for key, value in texts.items())
-        blocks += ["How an image is prepared; Engram does it by itself:", Table(("Step", "How"), rows)]
+        blocks += [
+            f"How {'a vector' if 'kind' in recipe else 'an image'} is prepared; Engram does it by itself:",
+            Table(("Step", "How"), rows),
+        ]
     return Section("How to use it", tuple(blocks))
 
 
+def _input(model: Model) -> str:
+    return "float32 vectors" if model.shape is not None and is_vector(model.shape) else "uint8 images"
+
+
 def _shell(model: Model, name: str) -> str:
-    file = shlex.quote(name)
+    file, vectors = shlex.quote(name), model.shape is not None and is_vector(model.shape)
+    through = "" if model.backbone is None else f" --backbone {shlex.quote(model.backbone.name)}"
+    photos, more = ("photos/", "more-classes/") if through or not vectors else ("new.npz", "more-classes.npz")
     lines = [f"engram verify {file}"]
     if model.classes:
-        lines.insert(0, f"engram predict {file} photos/ --top 3")
+        lines.insert(0, f"engram predict {file} {photos}{through} --top 3")
     if isinstance(model.learner, Samples) and model.classes:
-        lines.append(f"engram sample {file} --out drawings.png")
+        lines.append(f"engram sample {file} --out drawings.{'npz' if vectors else 'png'}")
     if not model.answers_only:
-        lines.append(f"engram learn {file} more-classes/ --out next{SUFFIX}")
+        lines.append(f"engram learn {file} {more}{through} --out next{SUFFIX}")
     if isinstance(model.learner, Forgets) and model.classes:
         retrain = "--retrain " if isinstance(model.learner, KeepsEngrams) else ""
         lines.append(f"engram forget {file} {shlex.quote(model.classes[-1])} {retrain}--out without{SUFFIX}")
@@ -237,10 +280,15 @@ def _shell(model: Model, name: str) -> str:
 def _python(model: Model, name: str) -> str:
     lines = ["from engram import Model", "", f"model = Model.open({name!r})"]
     if model.classes:
+        vectors = model.shape is not None and is_vector(model.shape)
+        asked = "features" if vectors else '["photo.jpg"]'
+        if model.backbone is not None:
+            asked = f'["photo.jpg"], backbone={model.backbone.name!r}'
         lines += [
-            'names = model.predict(["photo.jpg"])  # a class, or "unknown"',
-            'probabilities = model.predict_proba(["photo.jpg"])  # in the order of model.classes',
+            f'names = model.predict({asked})  # a class, or "unknown"',
+            f"probabilities = model.predict_proba({asked})  # in the order of model.classes",
         ]
     if isinstance(model.learner, Samples) and model.classes:
-        lines.append(f"images = model.sample({json.dumps(model.classes[0], ensure_ascii=False)}, 8)")
+        kind = "vectors" if model.shape is not None and is_vector(model.shape) else "images"
+        lines.append(f"{kind} = model.sample({json.dumps(model.classes[0], ensure_ascii=False)}, 8)")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What a user asks about, as uint8 images of the model's shape: files, PIL images, numpy and torch arrays.
+"""What a user asks about, as examples of the model's shape: files, PIL images, numpy and torch arrays; vectors.
 
 Values are checked, never guessed: whole numbers are grey levels 0 to 255, floating-point numbers lie between 0 and 1.
 Everything else is refused with a line that says what was found.
@@ -19,9 +19,10 @@ from torch import Tensor
 
 from engram.context import Shape
 from engram.data.datasets import resize
-from engram.data.formats import decode_image, holds_numbers, numbers_of
-from engram.data.raw import Pixels
+from engram.data.formats import as_vectors, decode_image, holds_numbers, npz_features, numbers_of
+from engram.data.raw import Pixels, Vectors, broken
 from engram.errors import DataError
+from engram.kinds import is_vector
 
 
 def as_images(x: Any, shape: Shape) -> Tensor:
@@ -29,7 +30,10 @@ def as_images(x: Any, shape: Shape) -> Tensor:
 
     x: a path, a PIL image, an array, or a sequence of paths, PIL images or arrays. An array of one image is (H, W),
     (H, W, C) or (C, H, W), of many (B, H, W), (B, H, W, C) or (B, C, H, W).
+    Of a model of vectors: (B, D) float32, from a row of numbers or many; a path names an .npz file with `features`.
     """
+    if is_vector(shape):
+        return torch.from_numpy(vectors_of(x, *shape))
     if isinstance(x, np.ndarray | Tensor):
         return _scaled(as_pixels(x, shape[0]), shape)
     if isinstance(x, str | os.PathLike | Image.Image):
@@ -39,6 +43,59 @@ def as_images(x: Any, shape: Shape) -> Tensor:
     if not x:
         return torch.empty(0, *shape, dtype=torch.uint8)
     return torch.cat([_one(item, number, shape) for number, item in enumerate(x)])
+
+
+def told(x: Any) -> str:
+    """What a user gave, as a line names it."""
+    return os.fspath(x) if isinstance(x, str | os.PathLike) else f"a {type(x).__name__}"
+
+
+def are_vectors(x: Any, shape: Shape) -> bool:
+    """Whether these are vectors for a model of vectors, and no images.
+
+    >>> are_vectors(np.zeros((4, 3)), (3,)), are_vectors("photo.jpg", (3,)), are_vectors([0.5, 1.0, 2.0], (3,))
+    (True, False, True)
+    """
+    if not is_vector(shape) or isinstance(x, Image.Image):
+        return False
+    if isinstance(x, str | os.PathLike):
+        return os.fspath(x).lower().endswith((".npz", ".npy"))
+    if isinstance(x, np.ndarray | Tensor):
+        return x.ndim == 1 or (x.ndim == 2 and tuple(x.shape[1:]) == shape)
+    if isinstance(x, Sequence) and x and not isinstance(x, bytes):
+        return isinstance(x[0], int | float | np.number) or are_vectors(x[0], shape)
+    return True
+
+
+def vectors_of(x: Any, size: int) -> Vectors:
+    """(B, size) float32, checked.
+
+    >>> vectors_of([0.5, 1.0, 2.0], 3).shape
+    (1, 3)
+    >>> vectors_of(np.zeros((4, 2)), 3)
+    Traceback (most recent call last):
+    engram.errors.DataError: the vectors: features has 2 numbers a vector, the model takes 3; give vectors of 3 numbers
+    """
+    origin = "the vectors"
+    if isinstance(x, str | os.PathLike):
+        origin, x = os.fspath(x), npz_features(Path(x))
+    elif isinstance(x, np.ndarray | Tensor):
+        x = as_array(x)
+    else:
+        try:
+            x = np.array([as_array(row) if isinstance(row, Tensor) else row for row in x])
+        except (TypeError, ValueError):
+            raise DataError(f"vectors cannot be a {type(x).__name__} of this kind; give an array, (N, D)") from None
+    if x.shape == (0,):
+        return np.empty((0, size), np.float32)
+    rows = x[None] if x.ndim == 1 else x
+    if len(rows) == 0 and rows.ndim == 2:
+        return np.empty((0, size), np.float32)
+    vectors, _ = as_vectors(rows, origin)
+    if vectors.shape[1] != size:
+        what = f"features has {vectors.shape[1]} numbers a vector, the model takes {size}"
+        raise broken(origin, what, f"give vectors of {size} numbers")
+    return vectors
 
 
 def _one(item: Any, number: int, shape: Shape) -> Tensor:

@@ -20,10 +20,14 @@ from torch import Tensor
 from engram.config import StreamSettings
 from engram.context import Shape
 from engram.data import formats
-from engram.data.datasets import DATASETS, Dataset, Split, assemble, load_dataset
-from engram.data.raw import ImageFiles, Raw, RawSet, broken, digest, fingerprints
+from engram.data.backbone import Backbone, embed
+from engram.data.datasets import DATASETS, Dataset, Split, as_stored, assemble, every_fifth, read_raw
+from engram.data.formats import as_vectors
+from engram.data.raw import ImageFiles, Pixels, Raw, RawSet, Vectors, broken, digest, fingerprints
+from engram.data.recipe import Recipe, require_kind, require_same
 from engram.data.stream import ClassStream
 from engram.errors import DataError
+from engram.kinds import described, is_vector, noun
 from engram.model.inputs import as_array, as_pixels
 
 LEAST_IMAGES = 4
@@ -55,10 +59,13 @@ def take_in(
     start: int,
     update: bool,
     done: Sequence[str] = (),
+    backbone: Backbone | None = None,
+    recipe: Recipe | None = None,
 ) -> Intake:
     """The next tasks. `shape`: of the model's images, None for a new model; `start`: how many tasks came before.
 
     `done`: classes of the data that were learned before this start, whose training images may be deleted by now.
+    `backbone`: what the data's images go through. `recipe`: by what the vectors were made that the model learned from.
     """
     tasks = settings.classes_per_task, settings.first_task
     if isinstance(data, ClassStream):
@@ -66,12 +73,15 @@ def take_in(
         found = data.dataset
         train = data.hand_over()
     else:
-        found = read(data, settings, shape=shape, known=(*known, *done))
+        found = read(data, settings, shape=shape, known=(*known, *done), backbone=backbone, recipe=recipe)
         train = found.take_train()
         order = brought(found)
         if settings.order is not None:
             order = [name for name in settings.order if name in order] + [n for n in order if n not in settings.order]
     order, known = [name for name in order if name not in done], tuple(dict.fromkeys((*known, *done)))
+    if shape is not None:
+        require_kind(is_vector(found.shape), recipe, found.name)
+        require_same(recipe, found.backbone, found.name)
     _check_shape(found, shape, settings.image_size)
     _check_names(found, order, known, update, bool(done))
     _check_counts(found, order)
@@ -98,31 +108,67 @@ def brought(dataset: Dataset) -> list[str]:
     return [name for name, count in zip(dataset.class_names, dataset.train_counts, strict=True) if count]
 
 
-def read(data: Any, settings: StreamSettings, *, shape: Shape | None, known: Sequence[str]) -> Dataset:
-    """Files or arrays -> images of one size, with a test part. A data set stays what it is."""
+def read(
+    data: Any,
+    settings: StreamSettings,
+    *,
+    shape: Shape | None,
+    known: Sequence[str],
+    backbone: Backbone | None = None,
+    recipe: Recipe | None = None,
+) -> Dataset:
+    """Files or arrays -> images of one size, with a test part. A data set stays what it is.
+
+    With a backbone -> vectors: it is shown the images as they lie in the files, of whatever size.
+    """
     if isinstance(data, Dataset):
         return data
     if isinstance(data, tuple) and len(data) == 2:
         raw, name, origin = _from_arrays(*data), "arrays", "the arrays"
     elif isinstance(data, str | os.PathLike):
-        kind, place = _place_of(os.fspath(data))
-        origin = str(Path(os.path.expanduser(place)))
-        if kind == "npz":
-            raw = _from_npz(Path(origin))
-        elif kind == "folder":
-            raw = formats.read_own_folder(Path(origin), known=known)
-        else:
-            return load_dataset(place, holdout=settings.holdout, image_size=settings.image_size)
-        # a model is handed on: whose disc the images lay on is nobody's business
-        name = f"{kind}:{Path(origin).name}"
+        raw, name, origin = files(os.fspath(data), known=known)
     else:
         raise DataError(
             f"data cannot be a {type(data).__name__}; give a folder, an .npz file, (images, labels) or a ClassStream"
         )
-    raw, note = _with_channels(raw, shape, origin)
-    dataset = assemble(name, raw, origin, holdout=settings.holdout, size=settings.image_size, by_name=True)
+    own, note = name not in DATASETS, tuple[str, ...]()
+    if backbone is not None:
+        if raw.train.vectors:
+            raise broken(origin, "holds vectors already", "leave the backbone out")
+        raw = embed(as_tested(raw, name), backbone, origin)
+    elif raw.train.vectors and name == "arrays":
+        raw = replace(raw, backbone=recipe)  # mere numbers name nothing: whoever brings them knows them
+    elif not raw.train.vectors:
+        require_kind(False, recipe, origin)
+    if own:
+        raw, note = _with_channels(raw, shape, origin)
+    dataset = assemble(name, raw, origin, holdout=settings.holdout, size=settings.image_size, by_name=own)
     dataset.notes += note
     return dataset
+
+
+def files(text: str, *, known: Sequence[str] = ()) -> tuple[RawSet, str, str]:
+    """What a user's words name, as the files hold it; what it is called, and where it lies.
+
+    A model is handed on: whose disc the images lay on is nobody's business, so a path is called by its last part.
+    """
+    kind, place = _place_of(text)
+    if not kind:
+        raw, origin = read_raw(place)
+        return raw, place, origin
+    at = Path(os.path.expanduser(place))
+    raw = _from_npz(at) if kind == "npz" else formats.read_own_folder(at, known=known)
+    return raw, f"{kind}:{at.name}", str(at)
+
+
+def as_tested(raw: RawSet, name: str) -> RawSet:
+    """The embedded digits are one file, of which every fifth is the test part by agreement."""
+    if name != "digits" or raw.test is not None:
+        return raw
+    images, labels = raw.train.images, raw.train.labels
+    assert not isinstance(images, ImageFiles)
+    mask = every_fifth(labels)
+    return replace(raw, train=Raw(images[~mask], labels[~mask]), test=Raw(images[mask], labels[mask]))
 
 
 def _place_of(text: str) -> tuple[str, str]:
@@ -148,19 +194,32 @@ def _place_of(text: str) -> tuple[str, str]:
 
 
 def _from_arrays(images: Any, labels: Any) -> RawSet:
-    """Images of any layout that `as_pixels` knows, and a class for each: names or whole numbers."""
+    """Images of any layout that `as_pixels` knows, or vectors (N, D); and a class for each: names or whole numbers."""
     if not isinstance(images, np.ndarray | Tensor):
         raise DataError(f"images cannot be a {type(images).__name__}; give a numpy or torch array, or a folder")
     images, words = as_array(images), _words(labels)
     if images.shape[:1] == (0,):
         raise DataError("there are no images; give some of every class")
-    grey = images.ndim in (2, 3) or (images.ndim == 4 and 1 in (images.shape[1], images.shape[3]))
+    if images.ndim == 2:
+        vectors, note = as_vectors(images, "the arrays")
+        return _named(vectors, words, note)
+    grey = images.ndim == 3 or (images.ndim == 4 and 1 in (images.shape[1], images.shape[3]))
     pixels = as_pixels(images, 1 if grey else 3)
-    if len(pixels) != len(words):
-        raise DataError(f"there are {len(pixels)} images and {len(words)} labels; give one label an image")
+    return _named(pixels, words)
+
+
+def _named(images: Pixels | Vectors, words: Sequence[str | int], note: str = "") -> RawSet:
+    """Classes numbered in order of appearance."""
+    if len(images) != len(words):
+        kind = noun(images.shape[1:])
+        raise DataError(f"there are {len(images)} {kind} and {len(words)} labels; give one label {_one_of(kind)}")
     names = tuple(dict.fromkeys(map(str, words)))
     numbers = {name: number for number, name in enumerate(names)}
-    return RawSet(Raw(pixels, np.array([numbers[str(word)] for word in words], np.int64)), None, names)
+    return RawSet(Raw(images, np.array([numbers[str(word)] for word in words], np.int64), note), None, names)
+
+
+def _one_of(kind: str) -> str:
+    return "a vector" if kind == "vectors" else "an image"
 
 
 def _words(labels: Any) -> list[str | int]:
@@ -186,17 +245,18 @@ def _from_npz(path: Path) -> RawSet:
     places = {number: place for place, number in enumerate(numbers)}
 
     def renumber(part: Raw) -> Raw:
-        return Raw(part.images, np.array([places[int(label)] for label in part.labels], np.int64))
+        return replace(part, labels=np.array([places[int(label)] for label in part.labels], np.int64))
 
     called = tuple(names[number] if names else str(number) for number in numbers)
-    return RawSet(renumber(train), None if test is None else renumber(test), called)
+    backbone = formats.npz_backbone(path) if train.vectors else None
+    return RawSet(renumber(train), None if test is None else renumber(test), called, backbone=backbone)
 
 
 def _with_channels(raw: RawSet, shape: Shape | None, origin: str) -> tuple[RawSet, tuple[str, ...]]:
     """With the model's number of channels: grey images suit a colour model, the other way round is refused."""
     found = raw.train.channels
-    if shape is None or found == shape[0]:
-        return raw, ()
+    if shape is None or found == shape[0] or raw.train.vectors or is_vector(shape):
+        return raw, ()  # what does not go with the model's shape is told where all shapes are compared
     if found == 3:
         raise broken(origin, "holds images in colour, the model takes grey ones", "convert them, or make a new model")
 
@@ -204,7 +264,7 @@ def _with_channels(raw: RawSet, shape: Shape | None, origin: str) -> tuple[RawSe
         images = part.images
         if isinstance(images, ImageFiles):
             return replace(part, images=replace(images, channels=3))
-        return replace(part, images=np.repeat(images, 3, axis=1))
+        return replace(part, images=np.repeat(as_stored(images), 3, axis=1))
 
     test = None if raw.test is None else coloured(raw.test)
     return replace(raw, train=coloured(raw.train), test=test), ("grey images, taken as coloured ones",)
@@ -218,6 +278,13 @@ def class_digests(train: Split, names: Sequence[str], classes: Sequence[str]) ->
 
 
 def _check_shape(dataset: Dataset, shape: Shape | None, size: int) -> None:
+    if is_vector(dataset.shape) or (shape is not None and is_vector(shape)):
+        if shape is not None and dataset.shape != shape:
+            raise DataError(
+                f"{dataset.name}: holds {described(dataset.shape)}, the model takes {described(shape)}; "
+                f"give it {described(shape)}, or make a new model"
+            )
+        return
     wanted = (dataset.shape[0], size, size) if shape is None else shape
     if dataset.shape != wanted:
         found, asked = ("x".join(map(str, one)) for one in (dataset.shape, wanted))
@@ -248,9 +315,10 @@ def _check_counts(dataset: Dataset, order: Sequence[str]) -> None:
     tests = dict(zip(dataset.class_names, tested, strict=True))
     for name in order:
         if counts[name] < LEAST_IMAGES or not tests[name]:
+            one = noun(dataset.shape, many=False)
             raise DataError(
-                f"{dataset.name}: class {name!r} has {counts[name] + tests[name]} image(s), {counts[name]} of them to "
-                f"learn from and {tests[name]} to test with; {LEAST_IMAGES} and 1 are the least: add images of it"
+                f"{dataset.name}: class {name!r} has {counts[name] + tests[name]} {one}(s), {counts[name]} of them to "
+                f"learn from and {tests[name]} to test with; {LEAST_IMAGES} and 1 are the least: add {one}s of it"
             )
 
 
@@ -272,4 +340,5 @@ def _renumbered(dataset: Dataset, train: Split, names: tuple[str, ...]) -> Datas
         test=part(dataset.test),
         scaling=dataset.scaling,
         notes=dataset.notes,
+        backbone=dataset.backbone,
     )

@@ -21,7 +21,9 @@ from typing import Any
 
 from engram.config import differences
 from engram.context import Shape
+from engram.data.backbone import Backbone
 from engram.data.datasets import Dataset
+from engram.data.recipe import Recipe, recipe_in
 from engram.data.stream import ClassStream
 from engram.errors import ConfigError, DataError, EngramError, InUseError, RunError
 from engram.experiment import checkpoint
@@ -39,13 +41,25 @@ from engram.experiment.folder import (
 from engram.experiment.loop import Stop
 from engram.experiment.progress import Display
 from engram.experiment.records import read_records
+from engram.kinds import is_vector
 from engram.model.card import write_card
 from engram.model.file import SUFFIX, work_folder
 from engram.model.file import read as read_file
 from engram.model.intake import Intake, brought, read
-from engram.model.learning import Learned, loop_for, note_in, old_accuracy, require_learns, take_in, take_over
+from engram.model.learning import (
+    Learned,
+    loop_for,
+    note_in,
+    old_accuracy,
+    require_learns,
+    suited,
+    take_in,
+    take_over,
+)
 from engram.model.lineage import Step
 from engram.model.model import Model
+from engram.model.parts import shape_of
+from engram.presets import VECTORS
 
 NEW = "model.new"
 """In the work folder: the model that is done, before it takes its place."""
@@ -113,32 +127,41 @@ def learn(
     *,
     update: bool = False,
     audit: Path | None = None,
+    backbone: Backbone | str | Path | None = None,
     display: Display | None = None,
     stop: Stop | None = None,
 ) -> Learned | None:
     """Learn `data` and write the model to `out`; goes on with what an earlier call has begun there.
 
     None where there is nothing to do: an earlier call was killed when all was done and only its folder was left, or
-    an update brings the very images that were learned last. `audit`: see `Model.learn`.
+    an update brings the very images that were learned last. `audit`, `backbone`: see `Model.learn`.
     """
     if audit is not None and audit.resolve() == out.resolve():
         raise ConfigError(f"{audit} cannot be model and audit file in one; name another file, apart from the model")
-    left = os.path.exists(work_folder(out))
+    left, through = os.path.exists(work_folder(out)), model.through(backbone, data)
     with held(out) as work:
         require_own_place(model, out)
         begun = _begun(model, out, work, update)
         if begun is None:
             require_learns(model, update)
             if not isinstance(data, ClassStream):
-                data = read(data, model.config.stream, shape=model.shape, known=model.classes)
+                data = read(
+                    data,
+                    model.config.stream,
+                    shape=model.shape,
+                    known=model.classes,
+                    backbone=through,
+                    recipe=model.backbone,
+                )
                 if was_last(model.lineage, data, update):
                     if left or update:
                         return None
                     raise DataError(
-                        f"{data.name}: class {brought(data)[0]!r} is known already, from these very images: nothing is "
-                        "left to do; give other classes, or other images of it by update=True (engram learn --update)"
+                        f"{data.name}: class {brought(data)[0]!r} is known already, from these very examples: nothing "
+                        "is left to do; give other classes, or more of it by update=True (engram learn --update)"
                     )
-        intake = _take_in(model, data, update, begun, work)
+        intake = _take_in(model, data, update, begun, work, through)
+        model.config = suited(model, vectors=is_vector(intake.dataset.shape))
         origin = begun or _origin(model, intake, update)
         _require_same_images(work, origin, intake)
         audited = note_in(model, audit, intake, str(origin.data["digest"]))
@@ -171,6 +194,8 @@ def _begun(model: Model, out: Path, work: Path, update: bool) -> Origin | None:
         write_card(model, out)
         _clear(work, out)
         return None
+    if begun.config.preset == VECTORS:
+        model.config = suited(model, vectors=True)
     _require_same(work, begun, model, update)
     return begun
 
@@ -218,6 +243,8 @@ class Done:
     """By their classes."""
     shape: Shape
     """Of their images, which those of the other classes are to have."""
+    recipe: Recipe | None
+    """By what their vectors were made."""
 
 
 def tasks_done(work: Path, model: Model) -> Done | None:
@@ -226,20 +253,23 @@ def tasks_done(work: Path, model: Model) -> Done | None:
     count = 0 if saved is None else int(saved.meta["task"]) - model.tasks
     if head is None or count < 1:
         return None
-    names, (channels, height, width) = head["class_names"], head["shape"]
-    return Done([[names[number] for number in task] for task in head["tasks"][:count]], (channels, height, width))
+    names = head["class_names"]
+    tasks = [[names[number] for number in task] for task in head["tasks"][:count]]
+    return Done(tasks, shape_of(head["shape"]), recipe_in(head["dataset"]))
 
 
-def _take_in(model: Model, data: Any, update: bool, begun: Origin | None, work: Path) -> Intake:
+def _take_in(
+    model: Model, data: Any, update: bool, begun: Origin | None, work: Path, backbone: Backbone | None
+) -> Intake:
     """All of the data where all of it is still there, so that nothing differs from learning without a stop."""
     done = None if begun is None else tasks_done(work, model)
     if begun is None or done is None:
-        return take_in(model, data, update=update)
+        return take_in(model, data, update=update, backbone=backbone)
     with suppress(DataError):
-        whole = take_in(model, data, update=update)
+        whole = take_in(model, data, update=update, backbone=backbone)
         if whole.digests == begun.data.get("classes"):
             return whole
-    return take_in(model, data, update=update, done=done.tasks, shape=done.shape)
+    return take_in(model, data, update=update, done=done.tasks, shape=done.shape, backbone=backbone, recipe=done.recipe)
 
 
 def _remedy(work: Path) -> str:

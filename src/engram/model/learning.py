@@ -7,16 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engram.config import Config, changed_settings
 from engram.context import Shape
+from engram.data.backbone import Backbone
+from engram.data.recipe import Recipe
 from engram.errors import ConfigError
 from engram.evaluation.evaluate import evaluate
 from engram.experiment.loop import Stop, TaskLoop
 from engram.experiment.progress import Display
 from engram.methods.learner import AddsUp, KeepsEngrams, Samples
+from engram.methods.registry import configure
 from engram.model import intake as intakes
 from engram.model.audit import note
 from engram.model.intake import Intake
 from engram.model.lineage import Step, first_data, learned_steps, machine, now
+from engram.model.parts import BY_ITSELF
 
 if TYPE_CHECKING:
     from engram.model.model import Model
@@ -61,10 +66,13 @@ def take_in(
     update: bool = False,
     done: Sequence[Sequence[str]] = (),
     shape: Shape | None = None,
+    backbone: Backbone | None = None,
+    recipe: Recipe | None = None,
 ) -> Intake:
     """The data as the model's next tasks; mistakes in it are found here, before anything is learned.
 
-    `done`: tasks of the data that were learned before this start, by their classes; `shape`: of their images.
+    `done`: tasks of the data that were learned before this start, by their classes; `shape`: of their images,
+    `recipe`: by what their vectors were made. `backbone`: what the images go through.
     """
     require_learns(model, update)
     intake = intakes.take_in(
@@ -75,6 +83,8 @@ def take_in(
         start=model.tasks + len(done),
         update=update,
         done=[name for task in done for name in task],
+        backbone=backbone,
+        recipe=recipe or model.backbone,
     )
     if model.trust is None and model.classes and model.config.stream.validation:
         unmeasured = "no images of the earlier classes were held out: for their calibration drawings alone speak"
@@ -82,6 +92,18 @@ def take_in(
             unmeasured = "no images of the earlier classes were held out: the calibration knows nothing of them"
         return replace(intake, notes=(*intake.notes, unmeasured))
     return intake
+
+
+def suited(model: Model, *, vectors: bool) -> Config:
+    """The settings of a new model go with the kind of its first examples, where none were chosen (preset auto)."""
+    config = model.config
+    if not vectors or model.shape is not None or config.preset != "auto":
+        return config
+    common: dict[str, Any] = {"dataset": config.dataset, "method": config.method, "seed": config.seed}
+    asked = model.asked
+    if asked is None:  # it was saved and opened: what differs from the defaults was asked for
+        asked = changed_settings(config, configure(**common, vectors=False))
+    return configure(**common, vectors=True, settings={**BY_ITSELF, **asked})
 
 
 def note_in(model: Model, audit: str | Path | None, intake: Intake, data: str) -> Audited:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from engram.data.recipe import Recipe, recipe_in
 from engram.errors import RunError
 from engram.experiment.folder import environment
 from engram.experiment.records import Record
@@ -68,6 +69,11 @@ class Step:
 def first_data(lineage: Sequence[Step]) -> str | None:
     """Digest of the first data that was learned: the same for all versions of a model, None for a new one."""
     return next((step.data.get("digest") for step in lineage if step.kind == "learned"), None)
+
+
+def first_backbone(lineage: Sequence[Step]) -> Recipe | None:
+    """By what the vectors were made that a model learned from first, and so all others; None where nobody said."""
+    return recipe_in(next((step.data for step in lineage if step.kind == "learned"), {}))
 
 
 def now() -> str:

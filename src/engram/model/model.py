@@ -27,22 +27,26 @@ from torch import Tensor, nn
 
 from engram.config import compose
 from engram.context import Shape
-from engram.data.datasets import Check
+from engram.data.backbone import Backbone, open_backbone
+from engram.data.datasets import Check, Dataset
+from engram.data.formats import npz_backbone
+from engram.data.recipe import Recipe, require_kind, require_same
+from engram.data.stream import ClassStream
 from engram.errors import ConfigError, RunError, unknown
 from engram.evaluation.trust import measure
 from engram.experiment.loop import Stop
 from engram.experiment.machine import prepare
 from engram.experiment.progress import Display
+from engram.kinds import is_vector, noun, to_network
 from engram.methods.answering import AnswerNet, AnswerOnly, answer_only, rebuild_answer
-from engram.methods.classifier import normalise
 from engram.methods.learner import Forgets, KeepsEngrams, Learner, Samples
 from engram.methods.registry import configure, find_method
 from engram.model import file, hub, learning
-from engram.model.inputs import as_images
+from engram.model.inputs import are_vectors, as_images, told
 from engram.model.intake import UNKNOWN
 from engram.model.learning import Learned
-from engram.model.lineage import Step, now
-from engram.model.parts import MODEL, VALIDATION, Parts, read_parts
+from engram.model.lineage import Step, first_backbone, now
+from engram.model.parts import BY_ITSELF, MODEL, Parts, read_parts
 from engram.seeding import generator
 
 BATCH = 256
@@ -89,6 +93,8 @@ class Model:
         self.learner: Learner | None = None
         self._net: nn.Module | None = None
         """What answers, once it was asked for."""
+        self.asked: Mapping[str, Any] | None = None
+        """Settings that it was made with; None where it was opened."""
         if parts.shape is not None:
             self.learner = self._restored(parts, parts.shape)
 
@@ -122,11 +128,12 @@ class Model:
         >>> model.classes, model.is_strict
         ((), True)
         """
-        own = {"stream.validation": VALIDATION}
-        config = configure(dataset=MODEL, method=method, preset=preset, seed=seed, settings=own)
+        config = configure(dataset=MODEL, method=method, preset=preset, seed=seed, settings=BY_ITSELF)
         if find_method(method).given_all_data:
             raise ConfigError(f"{method} learns from the images of all classes at once: a model cannot keep them")
-        return cls(Parts(compose(config, settings or {})))
+        model = cls(Parts(compose(config, settings or {})))
+        model.asked = dict(settings or {})
+        return model
 
     @classmethod
     def open(cls, path: str | Path, *, strict: bool = False, settings: Mapping[str, Any] | None = None) -> Model:
@@ -344,6 +351,35 @@ class Model:
             return "nothing: it only answers"
         return "real images" if self.method.strict and not self.learns_strictly else self.method.stores
 
+    @property
+    def backbone(self) -> Recipe | None:
+        """By what the vectors were made that it learned from; None where it learned from images, or nobody said.
+
+        >>> from engram import Model
+        >>> Model.create(preset="fast").backbone is None
+        True
+        """
+        return first_backbone(self.lineage)
+
+    def through(self, given: Backbone | str | Path | None, data: Any = None) -> Backbone | None:
+        """What images go through on their way to this model: the file that was given, prepared as it was before.
+
+        >>> from engram import Model
+        >>> Model.create(preset="fast").through(None) is None
+        True
+        """
+        if given is None:
+            return None
+        if self.shape is not None and not is_vector(self.shape):
+            raise ConfigError("the model takes images themselves; leave the backbone out, or make a new model")
+        if isinstance(data, Dataset | ClassStream):
+            raise ConfigError("the images of a Dataset are scaled already; name its folder or file beside the backbone")
+        backbone = open_backbone(given, self.backbone)
+        assert backbone is not None
+        if self.shape is not None:
+            require_same(self.backbone, backbone.recipe, backbone.recipe.name)
+        return backbone
+
     def class_index(self, name: str) -> int:
         """The place of a class in the answer. By its name alone: a number may be the name of another class.
 
@@ -365,11 +401,12 @@ class Model:
 
     # ---------------------------------------------------------------- answers
 
-    def predict(self, x: Any, *, unknown: bool = True) -> list[str]:
-        """The class of each image, or "unknown". x: a path, a PIL image, an array, or several.
+    def predict(self, x: Any, *, unknown: bool = True, backbone: Backbone | str | Path | None = None) -> list[str]:
+        """The class of each image, or "unknown". x: a path, a PIL image, an array, or several; or vectors, (N, D).
 
         An image is unknown where no class fits it: the answer is less sure, or the image less like what was learned,
-        than 95 % of the images of known classes. `unknown=False`: always the likeliest class.
+        than 95 % of the images of known classes. `unknown=False`: always the likeliest class. `backbone`: the ONNX file
+        by which the model learned from images, or a `Backbone`, which opens it once for many calls.
 
         >>> from engram import Model, load_dataset
         >>> digits = load_dataset("digits").take_train()
@@ -380,12 +417,11 @@ class Model:
         >>> model.predict(threes[:2], unknown=False)
         ['three', 'three']
         """
-        _, shape = self.ready("answer")
-        answers = self.answer(as_images(x, shape))
+        answers = self.answer(self.examples(x, backbone))
         best = zip(answers.probabilities.argmax(1).tolist(), answers.known.tolist(), strict=True)
         return [self.classes[index] if fits or not unknown else UNKNOWN for index, fits in best]
 
-    def predict_proba(self, x: Any) -> npt.NDArray[np.float32]:
+    def predict_proba(self, x: Any, *, backbone: Backbone | str | Path | None = None) -> npt.NDArray[np.float32]:
         """(B, classes) probabilities, in the order of `classes`, at the calibrated temperature.
 
         >>> from engram import Model, load_dataset
@@ -397,11 +433,32 @@ class Model:
         >>> model.predict_proba(threes[:2]).tolist()  # there is nothing else to answer yet
         [[1.0], [1.0]]
         """
+        return self.answer(self.examples(x, backbone)).probabilities.numpy()
+
+    def examples(self, x: Any, backbone: Backbone | str | Path | None = None) -> Tensor:
+        """What a user asks about, as `answer` takes it: images of the model's size, or vectors, by its backbone.
+
+        >>> from engram import Model, load_dataset
+        >>> digits = load_dataset("digits").take_train()
+        >>> threes = digits.images[digits.labels == 3][:12]
+        >>> model = Model.create("finetune", preset="fast")
+        >>> model.learn(threes, ["three"] * 12).new
+        ('three',)
+        >>> model.examples([image[0].numpy() for image in threes]).shape
+        torch.Size([12, 1, 32, 32])
+        """
         _, shape = self.ready("answer")
-        return self.answer(as_images(x, shape)).probabilities.numpy()
+        through = self.through(backbone)
+        if through is not None:
+            return through.features(as_images(x, through.shape))
+        require_kind(are_vectors(x, shape), self.backbone, told(x))
+        found = as_images(x, shape)
+        if is_vector(shape) and isinstance(x, str | os.PathLike):
+            require_same(self.backbone, npz_backbone(Path(x)), told(x))
+        return found
 
     def answer(self, images: Tensor) -> Answers:
-        """(B, C, H, W) uint8 of the model's shape -> probabilities, and whether a class fits at all.
+        """(B, C, H, W) uint8, or (B, D) float32, of the model's shape -> probabilities, and whether a class fits.
 
         >>> from engram import Model, load_dataset
         >>> digits = load_dataset("digits").take_train()
@@ -425,7 +482,7 @@ class Model:
         if self._net is None:
             assert self.learner is not None
             self._net = self.learner.answer_net()
-        x, net, features = normalise(images.to(self.device)), self._net, None
+        x, net, features = to_network(images.to(self.device)), self._net, None
         if isinstance(net, AnswerNet):
             features = net.trunk(x)
             scores = net.head(features)
@@ -447,8 +504,8 @@ class Model:
         """
         return 1.0 if self.trust is None else self.trust.temperature
 
-    def sample(self, name: str, n: int = 1, *, seed: int = 0) -> npt.NDArray[np.uint8]:
-        """(n, C, H, W) uint8: drawings of a class, none of which is a real image.
+    def sample(self, name: str, n: int = 1, *, seed: int = 0) -> npt.NDArray[Any]:
+        """(n, C, H, W) uint8, or (n, D) float32: drawings of a class, none of which is a real image or vector.
 
         >>> from engram import Model, load_dataset
         >>> digits = load_dataset("digits").take_train()
@@ -463,7 +520,7 @@ class Model:
         return self.draw([self.class_index(name)], n, seed=seed).numpy()
 
     def draw(self, class_indices: Sequence[int], count: int, *, seed: int = 0) -> Tensor:
-        """(len(class_indices) * count, C, H, W) uint8: drawings, class by class.
+        """(len(class_indices) * count, C, H, W) uint8, or (…, D) float32: drawings, class by class.
 
         >>> from engram import Model, load_dataset
         >>> digits = load_dataset("digits").take_train()
@@ -482,7 +539,8 @@ class Model:
                 "which methods draw"
             )
         if not isinstance(count, int | np.integer) or count < 1:
-            raise ConfigError(f"{count!r} images of a class: draw a whole number, 1 or more")
+            assert self.shape is not None
+            raise ConfigError(f"{count!r} {noun(self.shape)} of a class: draw a whole number, 1 or more")
         return learner.sample(class_indices, count, generator=generator(seed, "sample"))
 
     def ready(self, what: str) -> tuple[Learner, Shape]:
@@ -500,17 +558,22 @@ class Model:
         *,
         update: bool = False,
         audit: str | Path | None = None,
+        backbone: Backbone | str | Path | None = None,
         display: Display | None = None,
         stop: Stop | None = None,
     ) -> Learned:
         """Learn the classes of `data`, from its images alone; on any error the model stays what it was.
 
         data: a folder with one folder a class, an .npz file, the name of a data set, images with `labels`, or a
-        `ClassStream`. `update`: some of the classes are known, and these are more images of them.
+        `ClassStream`; vectors (N, D) are learned as images are, by a model of their own. `update`: some of the classes
+        are known, and these are more images of them.
 
         audit: a file, apart from the model, to add a salted hash of every image to: by it `verify` can look for the
         images when they are gone. Whoever has the file can tell of an image whether it was learned from: delete it
         when it is no longer needed.
+
+        backbone: an ONNX file, or a `Backbone`, through which the images go: the model learns vectors, and remembers by
+        which file they were made. The file itself is not stored: it is needed again to learn more, and to predict.
 
         >>> from engram import Model, load_dataset
         >>> digits = load_dataset("digits").take_train()
@@ -520,9 +583,11 @@ class Model:
         >>> learned.new, learned.accuracy_new, learned.tested_new
         (('three',), 1.0, 2)
         """
-        intake = learning.take_in(self, data if labels is None else (data, labels), update=update)
+        through = self.through(backbone, data)
+        intake = learning.take_in(self, data if labels is None else (data, labels), update=update, backbone=through)
         audited = learning.note_in(self, audit, intake, intake.dataset.digest)
         with self._or_as_before():
+            self.config = learning.suited(self, vectors=is_vector(intake.dataset.shape))
             before = learning.old_accuracy(self, intake)
             loop = learning.loop_for(self, intake, None, display=display, stop=stop)
             loop.go(intake.dataset, intake.stream, notes=intake.notes)
@@ -555,12 +620,14 @@ class Model:
     def _or_as_before(self) -> Iterator[None]:
         """Whatever goes wrong, the model is put back to what it was."""
         state = None if self.learner is None else _copied(self.learner.state())
-        ids, known = dict(self.ids), (self.next_id, self.tasks, self.lineage, self.trust, self.unsaved)
+        ids, config = dict(self.ids), self.config
+        known = (self.next_id, self.tasks, self.lineage, self.trust, self.unsaved)
         self._net = None
         try:
             yield
         except BaseException:
-            self.ids, (self.next_id, self.tasks, self.lineage, self.trust, self.unsaved) = ids, known
+            self.ids, self.config = ids, config
+            self.next_id, self.tasks, self.lineage, self.trust, self.unsaved = known
             if state is not None and self.shape is not None and not self.answers_only:
                 self.learner = self.new_learner(self.shape)
                 self.learner.load(state)

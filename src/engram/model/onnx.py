@@ -3,6 +3,8 @@
     images (batch, C, H, W) uint8 ─ x / 127.5 - 1 ─ network ─ / temperature ─ softmax ─> probabilities (batch, classes)
                                                     └ sure enough, and like what was learned ─> known (batch,)
 
+Of a model of vectors the input is `features` (batch, D) float32, and the network begins with their scale.
+
 The second output is there for a model that was calibrated: false is what `Model.predict` calls unknown.
 
 Beside the graph the file holds texts (`metadata_props`): names of the classes, how to prepare an image, and whatever
@@ -33,8 +35,8 @@ from engram.errors import ConfigError, EngramError, missing_extra
 from engram.evaluation.trust import Trust
 from engram.evaluation.typicality import project
 from engram.experiment.files import os_errors, write_atomically
+from engram.kinds import blank, is_vector, noun, to_network
 from engram.methods.answering import AnswerNet
-from engram.methods.classifier import normalise
 from engram.methods.learner import Samples
 from engram.model.model import Model
 from engram.seeding import generator
@@ -51,7 +53,7 @@ PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 COLOURS = {1: "grey", 3: "RGB"}
 
 Run = Callable[[Tensor], tuple[Tensor, ...]]
-"""(B, C, H, W) uint8 -> (B, classes) probabilities, and with a trust (B,) bool, known"""
+"""(B, C, H, W) uint8, or (B, D) float32 -> (B, classes) probabilities, and with a trust (B,) bool, known"""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class Answer(nn.Module):
         self.eval().requires_grad_(False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """(B, C, H, W) uint8 -> (B, classes), and (B,) bool where the model was calibrated."""
-        x, features = images.float() / 127.5 - 1, None
+        """(B, C, H, W) uint8, or (B, D) -> (B, classes), and (B,) bool where the model was calibrated."""
+        x, features = images if images.dim() == 2 else images.float() / 127.5 - 1, None
         if isinstance(self.net, AnswerNet):
             features = self.net.trunk(x)
             scores = self.net.head(features)
@@ -137,7 +139,7 @@ def export_onnx(
         temperature: by which scores are divided before they become probabilities.
         trust: what tells the unknown; with it the file has a second output, `known`.
         metadata: more texts of the caller's own.
-        check: (N, C, H, W) uint8 images to compare as well, beside random ones.
+        check: (N, C, H, W) uint8 images, or vectors (N, D), to compare as well, beside random ones.
     """
     for name in PACKAGES:
         _require(name)
@@ -149,7 +151,10 @@ def export_onnx(
     content: bytes = model.SerializeToString(deterministic=True)
 
     batches = _batches(shape, check)
-    answers, remedy = _in_onnx(content), f"{path} was not written; try other versions of {', '.join(PACKAGES)}"
+    answers, remedy = (
+        _in_onnx(content, input_name(shape)),
+        f"{path} was not written; try other versions of {', '.join(PACKAGES)}",
+    )
     found = [answers(images) for images in batches]
     difference = _difference([one[0] for one in found], net, temperature, batches)
     if not difference <= LIMIT:  # nor where it is not a number
@@ -174,7 +179,12 @@ def export_model(model: Model, path: Path) -> OnnxReport:
         class_names=model.classes,
         temperature=model.temperature,
         trust=model.trust,
-        metadata={"method": model.config.method, "digest": model.digest or "not saved", "engram": __version__},
+        metadata={
+            "method": model.config.method,
+            "digest": model.digest or "not saved",
+            "engram": __version__,
+            **({} if model.backbone is None else {"backbone": model.backbone.text}),
+        },
         check=model.draw(range(len(model.classes)), CHECKED) if isinstance(learner, Samples) else None,
     )
 
@@ -208,25 +218,43 @@ def _texts(
     metadata: Mapping[str, str],
 ) -> dict[str, str]:
     """What a person or a program needs to know to use the file; the caller's own last, in the order of their names."""
-    channels, height, width = shape
     texts = {
         "class_names": json.dumps(list(class_names), ensure_ascii=False),
         "temperature": repr(float(temperature)),
         "input_shape": json.dumps(list(shape)),
+        **_preparation(shape),
+    }
+    if trust is not None:
+        near = "" if trust.typicality is None else ", or because its features are unlike what was learned"
+        texts["unknown"] = (
+            f"where the output known is false, no class fits the {noun(shape, many=False)}: its best probability is "
+            f"below {trust.calibration.threshold!r}{near}"
+        )
+    if taken := sorted(texts.keys() & metadata.keys()):
+        raise ConfigError(f"metadata {', '.join(taken)}: the export sets it itself; choose another name")
+    return {**texts, **dict(sorted(metadata.items()))}
+
+
+def _preparation(shape: Shape) -> dict[str, str]:
+    """What the caller does, and what the graph does by itself."""
+    if is_vector(shape):
+        return {"kind": "vectors", "value_range": "float32, as the model learned them; the graph itself scales them"}
+    channels, height, width = shape
+    return {
         "value_range": "0 to 255 (uint8); the graph itself scales to -1 ... 1",
         "colour_order": COLOURS.get(channels, f"{channels} channels"),
         "resizing": f"by the caller: bilinear with antialiasing to {height} x {width} (height x width) pixels, "
         "without keeping the ratio of the sides, then rounded to 0 ... 255",
     }
-    if trust is not None:
-        near = "" if trust.typicality is None else ", or because its features are unlike what was learned"
-        texts["unknown"] = (
-            "where the output known is false, no class fits the image: its best probability is below "
-            f"{trust.calibration.threshold!r}{near}"
-        )
-    if taken := sorted(texts.keys() & metadata.keys()):
-        raise ConfigError(f"metadata {', '.join(taken)}: the export sets it itself; choose another name")
-    return {**texts, **dict(sorted(metadata.items()))}
+
+
+def input_name(shape: Shape) -> str:
+    """What the file's input is called.
+
+    >>> input_name((384,)), input_name((3, 32, 32))
+    ('features', 'images')
+    """
+    return "features" if is_vector(shape) else "images"
 
 
 # ---------------------------------------------------------------- the graph
@@ -234,7 +262,7 @@ def _texts(
 
 def _model(net: Answer, shape: Shape) -> Any:
     """The network as an `onnx.ModelProto` for batches of any size."""
-    images = torch.zeros(2, *shape, dtype=torch.uint8)  # of one image torch would take the size for fixed
+    images = blank(2, shape).zero_()  # of one image torch would take the size for fixed
     try:
         with torch.no_grad(), _quiet():
             program = torch.onnx.export(
@@ -242,7 +270,7 @@ def _model(net: Answer, shape: Shape) -> Any:
                 (images,),
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=["images"],
+                input_names=[input_name(shape)],
                 output_names=["probabilities"] if net.known is None else ["probabilities", "known"],
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 external_data=False,
@@ -290,7 +318,10 @@ def _strip(model: Any) -> None:
 def _batches(shape: Shape, check: Tensor | None) -> list[Tensor]:
     """Random images, and the given ones."""
     draws = generator(0, "onnx")
-    drawn = [torch.randint(0, 256, (size, *shape), dtype=torch.uint8, generator=draws) for size in BATCHES]
+    if is_vector(shape):
+        drawn = [torch.randn(size, *shape, generator=draws) for size in BATCHES]
+    else:
+        drawn = [torch.randint(0, 256, (size, *shape), dtype=torch.uint8, generator=draws) for size in BATCHES]
     return drawn + (list(torch.split(check, max(BATCHES))) if check is not None and len(check) else [])
 
 
@@ -298,7 +329,7 @@ def _batches(shape: Shape, check: Tensor | None) -> list[Tensor]:
 def _difference(found: Sequence[Tensor], net: nn.Module, temperature: float, batches: Sequence[Tensor]) -> float:
     """The largest; not a number where one of them is not."""
     net = copy.deepcopy(net).cpu().eval()
-    wanted = [torch.softmax(net(normalise(images.cpu())) / temperature, 1) for images in batches]
+    wanted = [torch.softmax(net(to_network(images.cpu())) / temperature, 1) for images in batches]
     return torch.stack([(a - b).abs().max() for a, b in zip(found, wanted, strict=True)]).max().item()
 
 
@@ -307,7 +338,7 @@ def _misjudged(found: Sequence[Tensor], net: nn.Module, trust: Trust, batches: S
     """How many are known to one alone; an image within `LIMIT` of a limit may fall on either side."""
     net, wrong = copy.deepcopy(net).cpu().eval(), 0
     for known, images in zip(found, batches, strict=True):
-        x = normalise(images.cpu())
+        x = to_network(images.cpu())
         scores, features = net(x), net.trunk(x) if isinstance(net, AnswerNet) else None
         surely, perhaps = (_moved(trust, by).known(scores, features) for by in (-LIMIT, LIMIT))
         wrong += int((surely & ~known | known & ~perhaps).sum())
@@ -320,10 +351,10 @@ def _moved(trust: Trust, by: float) -> Trust:
     return Trust(replace(trust.calibration, threshold=trust.calibration.threshold - by), near)
 
 
-def _in_onnx(content: bytes) -> Run:
+def _in_onnx(content: bytes, name: str) -> Run:
     runtime = _require("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors alone
     options.intra_op_num_threads = torch.get_num_threads()
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return lambda images: tuple(map(torch.from_numpy, session.run(None, {"images": images.cpu().numpy()})))
+    return lambda images: tuple(map(torch.from_numpy, session.run(None, {name: images.cpu().numpy()})))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,23 @@ from typing import Any
 from engram import __version__
 from engram.config import Config, as_dict, compose, from_dict
 from engram.context import Shape
+from engram.data.recipe import Recipe
 from engram.errors import ConfigError, EngramError, RunError
 from engram.evaluation.trust import Trust
 from engram.experiment import checkpoint
 from engram.experiment.folder import environment_of, read_origin
 from engram.experiment.loop import trust_of
 from engram.experiment.records import read_records
+from engram.kinds import is_vector
 from engram.methods.learner import State
 from engram.methods.registry import find_method
 from engram.model import file
-from engram.model.lineage import MACHINE, Step, learned_steps
+from engram.model.lineage import MACHINE, Step, first_backbone, learned_steps
 
 VALIDATION = 0.1
 """Share of a task's images that a model keeps out of the training, to calibrate its answers; 0 in benchmarks."""
+BY_ITSELF = {"stream.validation": VALIDATION}
+"""Settings of a model that a benchmark has otherwise."""
 MODEL = "model"
 """In the place of the data set's name, where a model was not made by a run on one."""
 _SHARE = "stream.validation"
@@ -35,7 +39,7 @@ class Parts:
 
     config: Config
     shape: Shape | None = None
-    """Of an image; None before the first is seen."""
+    """Of an image or a vector; None before the first is seen."""
     state: State = field(default_factory=dict)
     """The learner's."""
     ids: Mapping[str, int] = field(default_factory=dict)
@@ -62,17 +66,25 @@ class Parts:
             "classes": [[name, number] for name, number in self.ids.items()],
             "next_id": self.next_id,
             "tasks": self.tasks,
-            "preprocessing": preprocessing(self.shape),
+            "preprocessing": preprocessing(self.shape, first_backbone(self.lineage)),
             "trust": None if self.trust is None else self.trust.as_dict(),
             "answers_only": self.answers_only,
             "lineage": [step.as_dict() for step in self.lineage],
         }
 
 
-def preprocessing(shape: Shape | None) -> dict[str, Any]:
-    """How an image becomes what the network sees, for whoever serves it elsewhere."""
+def preprocessing(shape: Shape | None, backbone: Recipe | None = None) -> dict[str, Any]:
+    """How an example becomes what the network sees, for whoever serves it elsewhere."""
     if shape is None:
         return {}
+    if is_vector(shape):
+        return {
+            "kind": "vectors",
+            "numbers": shape[0],
+            "type": "float32",
+            "normalise": "(x - mean) / deviation, by number, as the first task fixed them; the network does it",
+            **({} if backbone is None else {"backbone": backbone.as_dict()}),
+        }
     return {
         "channels": "grey" if shape[0] == 1 else "RGB",
         "size": [shape[1], shape[2]],
@@ -94,10 +106,9 @@ def parts_of(contents: file.Contents, path: Path | None = None, settings: Mappin
     try:
         body = contents.body
         config = from_dict(body["config"], find_method(body["config"]["method"]).settings)
-        channels, height, width = body["shape"] or (0, 0, 0)
         return Parts(
             _over(config, settings or {}),
-            shape=(channels, height, width) if body["shape"] else None,
+            shape=shape_of(body["shape"]) if body["shape"] else None,
             state=contents.state,
             ids={name: int(number) for name, number in body["classes"]},
             next_id=int(body["next_id"]),
@@ -114,6 +125,13 @@ def parts_of(contents: file.Contents, path: Path | None = None, settings: Mappin
         raise file.damaged(path or "the model", f"it lacks a part ({type(error).__name__}: {error})") from error
 
 
+def shape_of(numbers: Sequence[int]) -> Shape:
+    """Back from JSON; ValueError for what is no shape."""
+    if len(numbers) not in (1, 3) or not all(isinstance(one, int) and one > 0 for one in numbers):
+        raise ValueError(f"{numbers} is no shape of an image or a vector")
+    return tuple(numbers)
+
+
 def _of_run(folder: Path, settings: Mapping[str, Any]) -> Parts:
     """A run folder as its last checkpoint left it."""
     origin, records, saved = read_origin(folder), list(read_records(folder)), checkpoint.load(folder)
@@ -126,10 +144,9 @@ def _of_run(folder: Path, settings: Mapping[str, Any]) -> Parts:
         ids = {head["class_names"][number]: number for number in seen}
         if len(ids) < len(set(seen)):
             raise RunError(f"{folder} has two classes of one name, which no model can tell apart; rename one of them")
-        channels, height, width = head["shape"]
         return Parts(
             _as_model(origin.config, settings),
-            shape=(channels, height, width),
+            shape=shape_of(head["shape"]),
             state=saved.state,
             ids=ids,
             next_id=len(head["class_names"]),

@@ -12,11 +12,14 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from engram.data.backbone import Backbone
 from engram.data.datasets import resize
 from engram.data.formats import IMAGE_SUFFIXES, decode_image
 from engram.data.raw import Pixels
 from engram.errors import DataError
+from engram.kinds import is_vector
 from engram.model.model import BATCH, Model
 
 
@@ -30,6 +33,17 @@ class Prediction:
     probabilities: tuple[float, ...]
     known: bool = True
     """Whether a class fits; else the answer is "unknown", and the names are the nearest."""
+    row: int | None = None
+    """Of vectors: which one of the file's, counted from 0."""
+
+    @property
+    def place(self) -> str:
+        """The file, and for a vector its row.
+
+        >>> Prediction(Path("v.npz"), ("a",), (1.0,), row=3).place
+        'v.npz:3'
+        """
+        return str(self.path) if self.row is None else f"{self.path}:{self.row}"
 
 
 @dataclass(frozen=True)
@@ -76,13 +90,19 @@ def predict(
     batch: int = BATCH,
     on_error: Literal["skip", "stop"] = "stop",
     unknown: bool = True,
+    backbone: Backbone | str | Path | None = None,
 ) -> Iterator[Prediction | Unreadable]:
     """The `top` likeliest classes of image files of any size, over all classes that the model knows, in order.
 
     A file that cannot be read ends it with an error, or is told in its place where `on_error` is `skip`.
-    `unknown=False`: every image is taken as one of a known class.
+    `unknown=False`: every image is taken as one of a known class. `backbone`: see `Model.predict`.
     """
-    _, (channels, size, _) = model.ready("answer")
+    _, shape = model.ready("answer")
+    through = model.through(backbone)
+    if through is None and is_vector(shape):
+        yield from _rows(model, paths, top=top, batch=batch, on_error=on_error, unknown=unknown)
+        return
+    channels, *size = shape if through is None else through.shape
     paths = iter(paths)
     while some := list(itertools.islice(paths, batch)):
         images: list[Pixels] = []
@@ -90,37 +110,61 @@ def predict(
         failure: DataError | None = None
         for path in some:
             try:
-                images.append(read_image(path, channels, size))
+                images.append(read_image(path, channels, (size[0], size[1])))
                 readable.append(path)
             except DataError as error:
                 if on_error == "stop":  # after the answers for what came before it, however large a batch is
                     failure = error
                     break
                 readable.append(Unreadable(path, str(error)))
-        answers = _answers(model, images, min(top, len(model.classes)), unknown)
+        answers = _answers(model, images, min(top, len(model.classes)), unknown, through)
         for entry in readable:
             yield entry if isinstance(entry, Unreadable) else Prediction(entry, *next(answers))
         if failure is not None:
             raise failure
 
 
-def read_image(path: Path, channels: int, size: int) -> Pixels:
-    """(channels, size, size) uint8, scaled by the function that scales images to learn from: the very same pixels.
+def _rows(
+    model: Model, paths: Iterable[Path], *, top: int, batch: int, on_error: Literal["skip", "stop"], unknown: bool
+) -> Iterator[Prediction | Unreadable]:
+    """The same of vectors: each row of `features` in .npz files has an answer of its own."""
+    for path in paths:
+        try:
+            vectors = model.examples(path)
+        except DataError as error:
+            if on_error == "stop":
+                raise
+            yield Unreadable(path, str(error))
+            continue
+        numbers = itertools.count()
+        for some in torch.split(vectors, batch):
+            for answer in _answered(model, some, min(top, len(model.classes)), unknown):
+                yield Prediction(path, *answer, row=next(numbers))
+
+
+def read_image(path: Path, channels: int, size: int | tuple[int, int]) -> Pixels:
+    """(channels, height, width) uint8, scaled by the function that scales images to learn from: the very same pixels.
 
     JPEGs are decoded whole: at half the size (`Image.draft`) they take half the time, but of two photographs a third
     of the pixels came out otherwise, some by 15 grey levels.
     """
     pixels = decode_image(path, channels)
-    return pixels if pixels.shape[1:] == (size, size) else resize(pixels[None], size)[0].numpy()
+    return resize(pixels[None], size)[0].numpy()
 
 
 def _answers(
-    model: Model, images: list[Pixels], top: int, unknown: bool
+    model: Model, images: list[Pixels], top: int, unknown: bool, through: Backbone | None
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], bool]]:
     """Names and probabilities of the likeliest classes, and whether one of them fits, for each image."""
-    if not images:
-        return
-    answers = model.answer(torch.from_numpy(np.stack(images)))
+    if images:
+        shown = torch.from_numpy(np.stack(images))
+        yield from _answered(model, shown if through is None else through.features(shown), top, unknown)
+
+
+def _answered(
+    model: Model, images: Tensor, top: int, unknown: bool
+) -> Iterator[tuple[tuple[str, ...], tuple[float, ...], bool]]:
+    answers = model.answer(images)
     known = answers.known.tolist() if unknown else [True] * len(images)
     best = answers.probabilities.topk(top)
     for values, numbers, fits in zip(best.values.tolist(), best.indices.tolist(), known, strict=True):

@@ -11,6 +11,7 @@ from engram.data.datasets import Check, load_dataset
 from engram.errors import EngramError
 from engram.experiment import checkpoint
 from engram.experiment.folder import is_run
+from engram.kinds import level, noun
 from engram.methods.learner import Retains
 from engram.model import file
 from engram.model.audit import Audit, missing_from
@@ -66,13 +67,16 @@ def retention_check(model: Model) -> Check:
     detail = f"{len(names)} classes, all stored bits that they depend on are as they were"
     redrawn = learner.redrawn()
     if not redrawn:
-        return Check("retention", True, f"{detail}, and so are their images for fixed noise, to the bit")
+        kind = noun(model.shape or (1, 1, 1))
+        return Check("retention", True, f"{detail}, and so are their {kind} for fixed noise, to the bit")
     differences = learner.largest_difference()
     if far := {names[c]: differences[c] for c in redrawn if differences.get(c, 0) > GREY_LEVEL}:
-        what = f"yet this machine draws {', '.join(far)} up to {max(far.values())} grey levels off"
+        assert model.shape is not None
+        what = f"yet this machine draws {', '.join(far)} up to {max(far.values())} {level(model.shape)}s off"
         return Check("retention", False, f"{detail}; {what}")
     compared = all(c in differences for c in redrawn)
-    apart = "by at most one grey level" if compared else "in last bits (not compared, none are stored)"
+    assert model.shape is not None
+    apart = f"by at most one {level(model.shape)}" if compared else "in last bits (not compared, none are stored)"
     return Check("retention", True, f"{detail}; drawings differ {apart}, {_since(model, [names[c] for c in redrawn])}")
 
 
@@ -122,7 +126,8 @@ def searched(model: Model, known: Set[bytes], key: bytes = b"") -> Check:
     """Whether the model's state holds an image with one of these prints."""
     found = 0 if model.shape is None else len(found_in(_stored_state(model), model.shape, known, key))
     if model.is_strict:
-        return Check("strictness", found == 0, f"{found} training images in the state, of {len(known)} looked for")
+        kind = noun(model.shape or (1, 1, 1))
+        return Check("strictness", found == 0, f"{found} training {kind} in the state, of {len(known)} looked for")
     kept = "stores real images, as it was set to" if model.method.strict else f"stores {model.method.stores}"
     return Check("strictness", True, f"{model.config.method} is not strict: it {kept}; {found} found")
 

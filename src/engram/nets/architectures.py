@@ -1,7 +1,7 @@
-"""Architectures by name: a generator's graph and a critic's trunk, for images of any allowed size.
+"""Architectures by name: a generator's graph, the trunks of critic and classifier, for images of any size and vectors.
 
-To add a generator: write its graph here and add its line to GRAPHS. Masks, growth, engrams, retention and sampling
-follow from the graph alone.
+To add a generator: write its graph here and add its line to GRAPHS or VECTOR_GRAPHS. Masks, growth, engrams, retention
+and sampling follow from the graph alone. "auto" takes what goes with the shape of an example.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from functools import cache
 import torch
 
 from engram.context import Shape
+from engram.errors import ConfigError
+from engram.kinds import described, is_vector
 from engram.nets.classifier import ConvTrunk
 from engram.nets.critic import CriticTrunk
+from engram.nets.dense import DenseTrunk, HiddenLayer, Plain
 from engram.nets.graph import Edge, Graph, Operation
 from engram.nets.residual_critic import ResidualTrunk
 from engram.nets.resnet import ResNet18
@@ -62,19 +65,75 @@ def _residual(image_size: int) -> Graph:
     return Graph("residual", image_size, tuple(edges), side, (1,) * (1 + 2 * blocks))
 
 
+def _mlp(image_size: int) -> Graph:
+    """noise ─ linear ─> 8n ─ linear ─> 8n ─ head, linear ─> vector
+
+    The paper writes its equation 1 for such layers. Scaled vectors have no bounds, so there is no tanh.
+    """
+    assert image_size == 0, image_size
+    linear = Operation("linear")
+    return Graph("mlp", 0, (Edge(0, 1, linear), Edge(1, 2, linear)), linear, (8, 8))
+
+
 GRAPHS: dict[str, Callable[[int], Graph]] = {"dcgan": _dcgan, "residual": _residual}
+VECTOR_GRAPHS: dict[str, Callable[[int], Graph]] = {"mlp": _mlp}
+FOR_VECTORS = ("linear", "mlp")
 
 
 @cache
 def graph_of(name: str, image_size: int) -> Graph:
-    """A generator's graph by the name of its architecture."""
-    return GRAPHS[name](image_size)
+    """A generator's graph by the name of its architecture; `image_size` 0 stands for vectors."""
+    return {**GRAPHS, **VECTOR_GRAPHS}[name](image_size)
+
+
+def graph_for(name: str, shape: Shape) -> Graph:
+    """A generator's graph for examples of this shape.
+
+    >>> graph_for("auto", (384,)).name, graph_for("auto", (1, 32, 32)).name
+    ('mlp', 'dcgan')
+    """
+    return graph_of(chosen("generator", name, shape), 0 if is_vector(shape) else shape[1])
+
+
+DEFAULTS = {"generator": ("dcgan", "mlp"), "critic": ("dcgan", "mlp"), "classifier": ("convnet", "linear")}
+"""What "auto" stands for: for images, for vectors."""
+
+
+def chosen(group: str, name: str, shape: Shape) -> str:
+    """The architecture that a name stands for; one that does not go with the shape is refused.
+
+    >>> chosen("classifier", "auto", (384,))
+    'linear'
+    """
+    if name == "auto":
+        return DEFAULTS[group][is_vector(shape)]
+    if (name in FOR_VECTORS) != is_vector(shape):
+        fits = " or ".join(dict.fromkeys(("auto", DEFAULTS[group][is_vector(shape)])))
+        takes = "vectors" if name in FOR_VECTORS else "images"
+        raise ConfigError(f"{group}.architecture={name} is for {takes}, not for {described(shape)}; set it to {fits}")
+    return name
 
 
 def critic_trunk(name: str, shape: Shape, *, width: int, kernel: int, generator: torch.Generator) -> CriticTrunk:
     """A critic's trunk by name; none has normalisation, which would mix the images of a batch."""
+    name = chosen("critic", name, shape)
+    if name == "mlp":
+        return DenseTrunk(shape, width, generator=generator)
     if name == "residual":
         return ResidualTrunk(shape, width, generator=generator)
     if name == "resnet18":
         return ResNet18(shape, width, norm="none", generator=generator)
     return ConvTrunk(shape, width, kernel=kernel, norm="none", generator=generator)
+
+
+Trunk = ConvTrunk | ResNet18 | Plain | HiddenLayer
+
+
+def classifier_trunk(name: str, shape: Shape, width: int, *, generator: torch.Generator) -> Trunk:
+    """A classifier's trunk by name."""
+    name = chosen("classifier", name, shape)
+    if name == "linear":
+        return Plain(shape)
+    if name == "mlp":
+        return HiddenLayer(shape, width, generator=generator)
+    return (ResNet18 if name == "resnet18" else ConvTrunk)(shape, width, generator=generator)

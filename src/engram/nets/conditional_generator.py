@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from engram.kinds import spread
 from engram.masking.growth import dcgan_init
 from engram.nets.graph import Graph, run_graph
 from engram.nets.masked_generator import EPSILON
@@ -80,7 +81,7 @@ class ConditionalGenerator(nn.Module):
                 shift = shift - getattr(self, f"mean{node - 1}")[group] * scale
             else:
                 x = batch_norm(x, eps=EPSILON)
-            return F.relu(torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None]))
+            return F.relu(torch.addcmul(spread(shift, x), x, spread(scale, x)))
 
         *weights, head = self.weights
         return run_graph(self.graph, z, weights, activate, (head, self.bias), observe=observe)

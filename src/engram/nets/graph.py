@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from engram.kinds import Shape
 from engram.masking.masks import OUT_AXIS, Layout, Variant
 from engram.ops.convolutions import doubled, from_one_pixel
 
@@ -40,8 +41,10 @@ class Operation:
         return ends if self.layout == "linear" else (*ends, self.kernel, self.kernel)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x (B, in) or (B, in, H, W), weight of `weight_shape`, bias (out,)."""
+        """x (B, in) or (B, in, H, W), weight of `weight_shape`, bias (out,), or (B, out) for a linear layer."""
         if self.layout == "linear":
+            if bias is not None and bias.dim() == 2:
+                return torch.addmm(bias, x, weight.t())
             return F.linear(x, weight, bias)
         if self.layout == "conv":
             return F.conv2d(x, weight, bias, stride=self.stride, padding=self.padding)
@@ -94,11 +97,20 @@ class Graph:
     name: str
     """Of its architecture."""
     image_size: int
-    """Side of the images that it draws, in pixels."""
+    """Side of the images that it draws, in pixels; 0 where it draws vectors."""
     edges: tuple[Edge, ...]
     head: Operation
     multiples: tuple[int, ...]
     """Units of each node at the start, as multiples of the width."""
+
+    @property
+    def draws_vectors(self) -> bool:
+        """Whether its outputs are vectors: numbers without bounds, and with an offset for every class."""
+        return self.image_size == 0
+
+    def example_shape(self, channels: int) -> Shape:
+        """Of what it draws: images of so many channels, or vectors of so many numbers."""
+        return (channels,) if self.draws_vectors else (channels, self.image_size, self.image_size)
 
     @property
     def nodes(self) -> int:
@@ -162,6 +174,8 @@ def run_graph(
 ) -> Tensor:
     """z (B, latent_dim), one weight an edge, weight and bias of the head -> images (B, C, H, W) in [-1, 1].
 
+    A graph that draws vectors gives (B, D), without bounds.
+
     The one forward pass of every generator: masked in training, cut out and folded for replay, told the class.
     `activate(node, sum)` normalises and rectifies; `mask_edge(number, output)` comes before the sum; `observe` is shown
     the sum of each node in turn. An edge whose weight is empty is left out, and so is a node that no edge leads to.
@@ -179,7 +193,7 @@ def run_graph(
                 part = mask_edge(number, part)
             total = part if total is None else total + part
         if total is None:  # a branch without a unit, past which a shortcut leads
-            total = x = z.new_empty(1, 0, 1, 1)
+            total = x = z.new_empty(1, 0) if graph.draws_vectors else z.new_empty(1, 0, 1, 1)
         else:
             x = activate(node, total)
         if observe is not None:
@@ -188,4 +202,5 @@ def run_graph(
         active.append(x)
         for past in graph.read_for_the_last_time[node]:
             raw[past] = active[past] = z
-    return torch.tanh(graph.head(active[-1], *head))
+    outputs = graph.head(active[-1], *head)
+    return outputs if graph.draws_vectors else torch.tanh(outputs)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from engram.kinds import spread
 from engram.masking.growth import Rule, dcgan_init
 from engram.masking.masks import Variant, bits
 from engram.nets.graph import Graph, run_graph
@@ -33,12 +34,39 @@ class ClassNorm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(classes, units))
 
     def forward(self, x: Tensor, classes: Tensor) -> Tensor:
-        """x (B, units, H, W), classes (B,) within the task."""
+        """x (B, units) or (B, units, H, W), classes (B,) within the task."""
         scale, shift = self.scale, self.shift
         if len(scale) == 1:
             return batch_norm(x, scale[0], shift[0], eps=EPSILON)
         x = batch_norm(x, eps=EPSILON)
-        return torch.addcmul(shift[classes][:, :, None, None], x, scale[classes][:, :, None, None])
+        return torch.addcmul(spread(shift[classes], x), x, spread(scale[classes], x))
+
+
+MEASURED = 2048
+"""Noise vectors by which it is measured what units send."""
+
+
+def decorrelation(sent: Tensor) -> Tensor:
+    """(units, units): what makes numbers (N, units) uncorrelated, with deviation 1, and moves them least."""
+    squares, directions = torch.linalg.eigh(torch.cov(sent.T, correction=0).reshape(sent.shape[1], -1))
+    scale = squares.clamp(min=1e-3 * float(squares.max()) + 1e-12).rsqrt()
+    symmetric: Tensor = (directions * scale) @ directions.T
+    return symmetric
+
+
+def principal(vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The directions (D, count) in which vectors (N, D) vary most around 0, and their deviations (count,).
+
+    Where there are fewer directions than wanted, the rest are zeros.
+    """
+    if len(vectors) > vectors.shape[1]:
+        squares, directions = torch.linalg.eigh(vectors.T @ vectors / len(vectors))
+        deviations, directions = squares.clamp(min=0).sqrt().flip(0), directions.flip(1)
+    else:
+        _, deviations, rows = torch.linalg.svd(vectors, full_matrices=False)
+        deviations, directions = deviations / len(vectors) ** 0.5, rows.T
+    more = max(0, count - len(deviations))
+    return F.pad(directions[:, :count], (0, more)), F.pad(deviations[:count], (0, more))
 
 
 class TaskParams(nn.Module):
@@ -50,8 +78,11 @@ class TaskParams(nn.Module):
         super().__init__()
         self.classes = classes
         self.norms = nn.ModuleList(ClassNorm(n, classes) for n in units)
-        self.head = nn.Parameter(dcgan_init(graph.head.weight_shape(units[-1], channels), generator))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        head = dcgan_init(graph.head.weight_shape(units[-1], channels), generator)
+        # without a tanh behind it the head begins at the scale of what it is to draw
+        self.head = nn.Parameter(head * (50 / units[-1] ** 0.5) if graph.draws_vectors else head)
+        # vectors of a class lie around a point of its own, so each class has an offset
+        self.bias = nn.Parameter(torch.zeros(classes, channels) if graph.draws_vectors else torch.zeros(channels))
 
 
 class MaskedGenerator(nn.Module):
@@ -80,6 +111,31 @@ class MaskedGenerator(nn.Module):
     def plastic(self) -> list[PlasticLayer]:
         """The shared layers, one an edge of the graph."""
         return [layer for layer in self.layers if isinstance(layer, PlasticLayer)]
+
+    @torch.no_grad()
+    def start_at(self, vectors: Tensor, classes: Tensor, *, generator: torch.Generator) -> None:
+        """Begin the task's own parameters where its vectors lie: (N, D), classes (N,) within the task.
+
+        A unit for each of the directions in which they vary most within their classes, as far as each class does, and
+        an offset to each class's mean. What the units send is measured on noise, with the weights as they are.
+        """
+        own = self.task_params
+        assert own is not None
+        norm, sums = own.norms[-1], list[Tensor]()
+        assert isinstance(norm, ClassNorm)
+        z = torch.randn(MEASURED, self.latent_dim, generator=generator).to(vectors)
+        self(z, torch.arange(MEASURED, device=z.device) % own.classes, observe=sums.append)
+        sent = F.relu(batch_norm(sums[-1], eps=EPSILON))  # (B, units), before any class's scale
+        means = torch.stack([vectors[classes == number].mean(0) for number in range(own.classes)])
+        around = vectors - means[classes]
+        directions, deviations = principal(around, sent.shape[1])  # (D, units), (units,)
+        along = torch.stack(
+            [(around[classes == number] @ directions).square().mean(0) for number in range(own.classes)]
+        )
+        norm.scale.copy_(along.sqrt() / deviations.clamp(min=1e-12))
+        norm.shift.zero_()
+        own.head.copy_((directions * deviations) @ decorrelation(sent))
+        own.bias.copy_(means - (sent.mean(0) * norm.scale) @ own.head.T)
 
     @property
     def units(self) -> list[int]:
@@ -120,7 +176,8 @@ class MaskedGenerator(nn.Module):
         weights: list[Tensor] = [layer.weight for layer in layers]
         if masks is not None:
             weights = [layer.opened(mask) for layer, mask in zip(layers, masks, strict=True)]
-        return run_graph(self.graph, z, weights, activate, (own.head, own.bias), mask_edge=mask_edge, observe=observe)
+        bias = own.bias[classes] if self.graph.draws_vectors else own.bias
+        return run_graph(self.graph, z, weights, activate, (own.head, bias), mask_edge=mask_edge, observe=observe)
 
     def _close(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """DGMa: a unit that no edge opens sends exactly 0 onwards, whatever shift its normalisation has."""

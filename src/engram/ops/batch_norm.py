@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engram import distributed
+from engram.kinds import spread
 
 
 def batch_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float) -> Tensor:
-    """x (B, units, H, W) by the batch's own statistics, then times weight plus bias, each (units,)."""
+    """x (B, units) or (B, units, H, W) by the batch's own statistics, then times weight plus bias, each (units,)."""
     if not _shared():
         if x.device.type != "cpu" or x.dtype == torch.bfloat16:
             return F.batch_norm(x, None, None, weight, bias, training=True, eps=eps)
@@ -59,15 +60,19 @@ class _ByRows(torch.autograd.Function):
 
 def _rows(x: Tensor) -> Tensor:
     """(B, units, H, W) -> (B H W, units); no copy where the units of a pixel lie side by side."""
+    if x.dim() == 2:
+        return x
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
 
 
 def _image(rows: Tensor, like: Tensor) -> Tensor:
+    if like.dim() == 2:
+        return rows
     count, units, height, width = like.shape
     return rows.view(count, height, width, units).permute(0, 3, 1, 2)
 
 
-class BatchNorm2d(nn.BatchNorm2d):
+class _BatchNorm(nn.modules.batchnorm._BatchNorm):
     """torch's, running statistics and all."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,6 +91,14 @@ class BatchNorm2d(nn.BatchNorm2d):
         return _normalised(x, mean, variance, self.weight, self.bias, self.eps)
 
 
+class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
+    """For (B, units)."""
+
+
+class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
+    """For (B, units, H, W)."""
+
+
 def _shared() -> bool:
     return torch.is_grad_enabled() and distributed.world().many
 
@@ -97,13 +110,18 @@ def _wide(x: Tensor) -> Tensor:
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance (units,) over all processes' rows and pixels, and how many these are."""
-    variance, mean = (part.double() for part in torch.var_mean(x, (0, 2, 3), correction=0))
+    variance, mean = (part.double() for part in torch.var_mean(x, _but_units(x), correction=0))
     count = x.numel() // x.shape[1]
     # added up in float64, where the difference of squares is harmless
     sums = distributed.total(torch.cat([count * mean, count * (variance + mean.square()), mean.new_tensor([count])]))
     every = sums[-1].detach()
     mean, square = sums[:-1].view(2, -1) / every
     return mean, (square - mean.square()).clamp(min=0), every
+
+
+def _but_units(x: Tensor) -> tuple[int, ...]:
+    """All dimensions that statistics run over."""
+    return (0, *range(2, x.dim()))
 
 
 def _normalised(
@@ -115,7 +133,7 @@ def _normalised(
     shift = -mean * scale
     if bias is not None:
         shift = shift + bias
-    return torch.addcmul(shift.to(x.dtype)[:, None, None], x, scale.to(x.dtype)[:, None, None])
+    return torch.addcmul(spread(shift.to(x.dtype), x), x, spread(scale.to(x.dtype), x))
 
 
 class Moments:
@@ -129,9 +147,9 @@ class Moments:
         self.shown = 0
 
     def see(self, x: Tensor) -> None:
-        """(B, units, H, W), or nothing: a node that no unit reaches."""
+        """(B, units) or (B, units, H, W), or nothing: a node that no unit reaches."""
         if x.numel():
-            variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
+            variance, mean = torch.var_mean(x, _but_units(x), correction=0)
             self.sums[self.shown % len(self.sums)] += torch.stack([mean, variance + mean.square()]).cpu()
         self.shown += 1
 

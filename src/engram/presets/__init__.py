@@ -4,8 +4,9 @@
     classifier = { architecture = "convnet", width = 32, … }
     gan        = { epochs = 40, steps = 50, … }
 
-`auto` takes the file with the data set's name; where there is none, a method's own defaults, which are the best known
-settings for data that nobody has tuned for. `[stream]`, if any, holds for all methods of the file.
+`auto` takes the file with the data set's name, and `embeddings` for vectors; where there is none, a method's own
+defaults, which are the best known settings for data that nobody has tuned for. `[stream]`, if any, holds for all
+methods of the file.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PRESETS = (
     "imagenet50",
     "imagenet50-quick",
     "imagenet50-small",
+    "embeddings",
     "fast",
     "paper-mnist",
     "paper-svhn",
@@ -37,6 +39,8 @@ PRESETS = (
 """The files beside this one."""
 PAPER = "paper"
 """The paper's algorithm with the authors' settings: the file of the data set at hand."""
+VECTORS = "embeddings"
+"""What `auto` stands for where the data are vectors."""
 DEFAULT = "default"
 """The methods' own defaults, under which name they can be asked for."""
 
@@ -99,6 +103,15 @@ def preset_name(preset: str, dataset: str) -> str:
     if preset != "auto":
         return preset
     return dataset if dataset in PRESETS else DEFAULT
+
+
+def preset_for_vectors(method: str) -> str:
+    """What `auto` stands for where the data are vectors; itself for a method that nobody has tuned for them.
+
+    >>> preset_for_vectors("dgmw"), preset_for_vectors("of my own")
+    ('embeddings', 'auto')
+    """
+    return VECTORS if method in load_preset(VECTORS).methods else "auto"
 
 
 def tuned_on(config: Config) -> str:

@@ -244,7 +244,7 @@ def memory(data: Data, groups: Sequence[Group]) -> Figure | None:
         + "; ".join(f"{e['method']} {e['text']}" for e in ends)
         + "."
     )
-    note = f"Images: how many take the same bytes, at {image_sizes(chosen)} pixels and one byte per channel."
+    note = f"Images: how many take the same bytes, at {image_sizes(chosen)}."
     return Figure(
         f"memory-{data.slug}", f"{data.title}: the memory by part", alt, sized(spec, height=34 * len(order) + 20), note
     )

@@ -45,8 +45,8 @@ class Head:
     order_seed: int | None
     tasks: tuple[tuple[int, ...], ...]
     class_names: tuple[str, ...]
-    shape: tuple[int, int, int]
-    """Of an image as it is learned from: channels, height, width."""
+    shape: tuple[int, ...]
+    """Of an image as it is learned from: channels, height, width; of a vector, how many numbers."""
     images: tuple[int, ...]
 
     @property
@@ -55,8 +55,8 @@ class Head:
 
     @property
     def image_bytes(self) -> int:
-        """Of one stored image, a byte a value."""
-        return math.prod(self.shape)
+        """Of one stored image, a byte a value; of a vector, four."""
+        return math.prod(self.shape) * (4 if len(self.shape) == 1 else 1)
 
     def seen(self, task: int) -> int:
         """Classes seen after this task."""
@@ -179,7 +179,7 @@ def head(r: Fields) -> Head:
     demand(all(tasks) and bool(tasks), "a task without classes")
     demand(len(set(appear)) == len(appear) and all(c < len(names) for c in appear), "classes that do not add up")
     shape = list_of(r["shape"], whole)
-    demand(len(shape) == 3 and all(shape), "a shape that is no image's")
+    demand(len(shape) in (1, 3) and all(shape), "a shape that is no image's and no vector's")
     return Head(
         dataset=text(data["name"]),
         variant=text(data["variant"]),
@@ -191,7 +191,7 @@ def head(r: Fields) -> Head:
         order_seed=maybe(r.get("order_seed"), whole),
         tasks=tasks,
         class_names=names,
-        shape=(shape[0], shape[1], shape[2]),
+        shape=tuple(shape),
         images=list_of(r.get("images", []), whole),
     )
 

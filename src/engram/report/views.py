@@ -31,9 +31,12 @@ def quoted(column: str) -> bool:
 
 
 def image_sizes(groups: Iterable[Group]) -> str:
-    """`32 × 32`; several where runs learn from images of several sizes."""
-    shapes = sorted({g.runs[0].head.shape[1:] for g in groups})
-    return " or ".join(f"{height} × {width}" for height, width in shapes)
+    """How much an image or a vector counts in bytes; several where runs learn from several sizes."""
+    shapes = {g.runs[0].head.shape for g in groups}
+    images = sorted({shape[1:] for shape in shapes if len(shape) == 3})
+    sizes = [" or ".join(f"{height} × {width}" for height, width in images) + " pixels, one byte per channel"]
+    vectors = [f"{size} numbers of four bytes" for (size,) in sorted(shape for shape in shapes if len(shape) == 1)]
+    return " or ".join((sizes if images else []) + vectors)
 
 
 def in_sections(groups: Iterable[Group]) -> list[Group]:
@@ -227,7 +230,7 @@ def ledger(data: Data, groups: Sequence[Group]) -> Table | None:
     shares = ("training images", "share of these %")
     columns = ("method", "kept MB", "images of the same bytes", "per class", "classifier MB", *shares)
     note = "The classifier goes on from task to task and stands beside the memory; older records do not list it. "
-    note += f"An image counts {image_sizes(shown)} pixels, one byte per channel, not compressed."
+    note += f"An image counts {image_sizes(shown)}, not compressed."
     title = f"{data.title}: the memory's size in images"
     return Table(f"ledger-{data.slug}", title, columns, tuple(rows), note)
 

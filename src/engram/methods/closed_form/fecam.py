@@ -88,4 +88,5 @@ FECAM = Method(
     summary="nearest class mean under each class's own correlations, on fixed random features, in closed form",
     stores="feature sums and a Gram matrix of each class",
     source="Goswami et al. 2023",
+    scales_vectors=False,
 )

@@ -27,4 +27,5 @@ NCM = Method(
     summary="nearest class mean on fixed random features, in closed form",
     stores="feature sums of each class",
     source="Mensink et al. 2013",
+    scales_vectors=False,
 )

@@ -63,4 +63,5 @@ RIDGE = Method(
     summary="ridge regression on fixed random features, in closed form",
     stores="feature sums of each class, and one Gram matrix over all",
     source="McDonnell et al. 2023",
+    scales_vectors=False,
 )

@@ -33,4 +33,5 @@ SLDA = Method(
     summary="streaming linear discriminant analysis on fixed random features, in closed form",
     stores="feature sums of each class, and one Gram matrix over all",
     source="Hayes & Kanan 2020",
+    scales_vectors=False,
 )

@@ -26,7 +26,7 @@ from engram.context import Context
 from engram.data.examples import Examples
 from engram.data.stream import Task
 from engram.errors import ConfigError, RunError
-from engram.gan.step import new_critic
+from engram.gan.step import critic_name, new_critic
 from engram.masking.masks import Variant
 from engram.memory.class_generator import ClassGenerator, sample_evenly
 from engram.memory.engram import Engram, consolidate, engram_of, engram_state, extract, shared_weights
@@ -42,7 +42,7 @@ from engram.methods.dgm.settings import DGMA_SETTINGS, DGMSettings
 from engram.methods.dgm.store_images import share_of_real, store_images
 from engram.methods.dgm.train_task import TaskTrainer
 from engram.methods.learner import SILENT, Freed, Method, Observer, Progress, State, run_epochs
-from engram.nets.architectures import graph_of
+from engram.nets.architectures import graph_for
 from engram.nets.critic import Critic, Replayed
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.reachability import reachable_units
@@ -62,13 +62,14 @@ class DGM:
     """
 
     def __init__(self, ctx: Context[DGMSettings], *, variant: Variant) -> None:
+        critic_name(ctx)  # one that does not go with the data is refused before anything is learned
         self.ctx, self.variant = ctx, variant
         self.settings = ctx.settings
         self.phase: Literal["idle", "generator", "classifier"] = "idle"
         self.progress = Progress()
         """Of the generator's training; the classifier has its own."""
         self.net = MaskedGenerator(
-            graph_of(self.settings.generator.architecture, ctx.shape[1]),
+            graph_for(self.settings.generator.architecture, ctx.shape),
             ctx.shape[0],
             width=self.settings.generator.width,
             latent_dim=self.settings.generator.latent_dim,
@@ -120,6 +121,7 @@ class DGM:
                 old=old,
                 counts=read_counts(own.counts_of, task.index) if own.choice == "random" else None,
             )
+            self.trainer.start_at(task)
             if not self.critic_answers:  # taken over; where it is the classifier, it answers until the task is done
                 self.critic = None
             self.progress = Progress(epochs=self.settings.gan.epochs, batches=self.trainer.steps, ends=GAN_SHARE)

@@ -126,6 +126,7 @@ class TaskTrainer:
 
         if epoch >= self.mask_epochs and not self.fixed:
             self.fix_masks(task.index)
+            self.start_at(task)
         hook = self._finetune_hook(epoch, batch) if self.fixed else self._mask_hook(epoch, batch)
         with self.ctx.autocast():
             fake = self.trained(z, classes, hook.masks)
@@ -196,6 +197,19 @@ class TaskTrainer:
                 )
         self._fix(fixed)
         self.average.start(self._trained_parameters())
+
+    def start_at(self, task: Task) -> None:
+        """Of vectors: the task's own parameters begin where these lie, and anew once it is known which units are left.
+
+        A few steps are then enough, where a head that knows nothing takes thousands. Images begin at random.
+        """
+        if not self.net.graph.draws_vectors:
+            return
+        device, draws = self.ctx.device, generator(self.ctx.seed, "start", task.index, int(bool(self.fixed)))
+        classes = within(task.class_indices, task.targets)
+        self.trained.start_at(normalise(task.images.to(device)), classes.to(device), generator=draws)
+        if self.fixed:
+            self.average.start(self._trained_parameters())
 
     @torch.no_grad()
     def _top_units(self, masks: list[Tensor]) -> list[Tensor]:

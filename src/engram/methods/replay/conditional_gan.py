@@ -22,7 +22,7 @@ from engram.gan.settings import BaselineSettings
 from engram.gan.step import GanBatch, Optimisers, Term, gan_optimisers, gan_step, new_critic, set_rate
 from engram.methods.classifier import load_optimiser, normalise, optimiser_state
 from engram.methods.learner import State
-from engram.nets.architectures import graph_of
+from engram.nets.architectures import graph_for
 from engram.nets.conditional_generator import ConditionalGenerator
 from engram.seeding import generator
 
@@ -154,7 +154,7 @@ class ConditionalGan:
     def _new_generator(self, draws: torch.Generator) -> ConditionalGenerator:
         own, shape = self.settings.generator, self.ctx.shape
         return ConditionalGenerator(
-            graph_of(own.architecture, shape[1]),
+            graph_for(own.architecture, shape),
             shape[0],
             width=own.width,
             latent_dim=own.latent_dim,
@@ -194,11 +194,11 @@ def generator_state(net: ConditionalGenerator) -> State:
 
 def draw(net: ConditionalGenerator, classes: Tensor, *, generator: torch.Generator) -> Tensor:
     """(N, C, H, W) uint8 images of the given classes (N,), with settled statistics."""
-    device, side = net.bias.device, net.graph.image_size
+    device = net.bias.device
     return sample_images(
         lambda z, rows: net(z, classes[rows].to(device), settled=True),
         len(classes),
-        (len(net.bias), side, side),
+        net.graph.example_shape(len(net.bias)),
         latent_dim=net.latent_dim,
         batch_size=SAMPLE_BATCH,
         device=device,

@@ -22,6 +22,7 @@ from engram.data.examples import Examples
 from engram.data.stream import Task
 from engram.gan.settings import BaselineGanSettings, ConditionalReplaySettings
 from engram.gan.step import Term
+from engram.kinds import blank
 from engram.methods.classifier_phase import REPLAY_CLASSIFIER
 from engram.methods.learner import Method, State
 from engram.methods.replay.conditional_gan import EpochPool, draw
@@ -65,7 +66,7 @@ class MeRGAN(ConditionalReplayLearner[ConditionalReplaySettings]):
     def _examples(self, task: Task, epoch: int, total: int) -> Examples:
         draws = generator(self.ctx.seed, "replay", task.index, epoch)
         targets = self._shares(task, total)
-        images = torch.empty(total, *task.images.shape[1:], dtype=torch.uint8)
+        images = blank(total, task.shape)
         for index in task.class_indices:
             rows, own = torch.nonzero(task.targets == index).squeeze(1), targets == index
             images[own] = task.images[self.gan.pick(task, int(own.sum()), among=rows, generator=draws)]
