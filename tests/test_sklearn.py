@@ -24,6 +24,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import get_tags
+from sklearn.utils.estimator_checks import check_estimator
 
 from engram.sklearn import EngramClassifier
 
@@ -189,9 +190,8 @@ def test_unknown_is_refused_for_numbers(fitted: EngramClassifier) -> None:
 
 
 BAD: list[tuple[Any, Any, str]] = [
-    (X.reshape(36, -1), NUMBERS, r"shape \(36, 256\), a table of numbers: vectors come later"),
-    (X[0, 0], NUMBERS, r"shape \(16,\); give images"),
-    (X[None, None], NUMBERS, "give images"),
+    (X[None, None], NUMBERS, "give a table, .N, D., or images"),
+    (X.reshape(36, -1)[:, :3], NUMBERS[:, None], r"y has the shape \(36, 1\)"),
     ([X[0], X[0, :8]], NUMBERS[:2], "several shapes"),
     (X * 1.0, NUMBERS, "give 0…1"),
     (X, NUMBERS[:-1], "36 images and 35 labels"),
@@ -269,3 +269,43 @@ def test_without_scikit_learn_the_import_says_what_to_install(monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "engram.sklearn")
     with pytest.raises(ConfigError, match=r"engram\.sklearn needs more packages: pip install .*\[sklearn\]"):
         importlib.import_module("engram.sklearn")
+
+
+# ---------------------------------------------------------------- tables
+
+FAILS = {
+    "check_estimators_nan_inf": "labels are names or whole numbers; the check has floating-point ones",
+    "check_classifiers_one_label": "labels are names or whole numbers; the check has floating-point ones",
+    "check_supervised_y_2d": "labels are (N,); a column is refused with a sentence, not flattened with a warning",
+    "check_fit2d_1feature": "a class needs 5 examples, of which some calibrate the answers; the check has 3 of one",
+}
+"""What scikit-learn checks and this classifier does not do, and why."""
+QUICK = {
+    "stream.classes_per_task": 100, "gan.epochs": 2, "gan.steps": 2, "generator.width": 3, "generator.latent_dim": 16,
+    "generator.bn_batches": 2, "critic.width": 4, "replay.images": 512, "classifier.epochs": 5,
+    "classifier.batch_size": 32, "classifier.learning_rate": 0.05, "runtime.threads": 1,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_own_checks_on_tables() -> None:
+    """Those that are expected to fail do fail: who mends one takes it off the list."""
+    results = check_estimator(EngramClassifier(settings=QUICK), expected_failed_checks=FAILS, on_skip=None)
+    failed = {one["check_name"] for one in results if one["status"] == "xfail"}
+    assert failed == set(FAILS)
+    assert sum(one["status"] == "passed" for one in results) > 45
+
+
+def test_a_table_is_learned_class_by_class() -> None:
+    draws = np.random.default_rng(0)
+    labels = np.repeat([4, 7, 5], 30)
+    table = (labels[:, None] * np.array([3.0, -2.0, 100.0, 0.0]) + draws.normal(size=(90, 4))).tolist()
+    classifier = EngramClassifier(settings={**QUICK, "stream.classes_per_task": 1}).fit(table[:60], labels[:60])
+    assert classifier.n_features_in_ == 4
+    classifier.partial_fit(table[60:], labels[60:])
+    assert classifier.classes_.tolist() == [4, 5, 7]
+    assert classifier.score(table, labels) > 0.8
+    with pytest.raises(ValueError, match="X has 3 features, but EngramClassifier is expecting 4"):
+        classifier.predict([[1.0, 2.0, 3.0]])
+    with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
+        classifier.fit(table[0], labels[:1])

@@ -138,7 +138,8 @@ class EngramClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(y, str):
             table = validate_data(self, X, reset=reset, dtype=np.float32)
         else:
-            table, targets = validate_data(self, X, y, reset=reset, dtype=np.float32, ensure_min_samples=2)
+            kind: dict[str, Any] = {"dtype": np.float32, "ensure_min_samples": 2, "multi_output": True}
+            table, targets = validate_data(self, X, y, reset=reset, **kind)
             check_classification_targets(targets)
         return table
 
@@ -213,7 +214,7 @@ def is_table(x: Any) -> bool:
     (True, False)
     """
     try:
-        return (x if hasattr(x, "ndim") else np.asarray(x)).ndim not in (3, 4)
+        return (x if hasattr(x, "ndim") else np.asarray(x)).ndim < 3
     except ValueError:
         return False  # images of several shapes
 

@@ -38,6 +38,8 @@ KEEP = 0.95
 """The share of real images of known classes that is to be kept."""
 DRAWINGS, DRAWINGS_IN_ALL = 1000, 4000
 """At least so many per class, and of all classes together: levels are often near 1 %, where few drawings say little."""
+VECTORS, VECTORS_IN_ALL = 60, 10_000
+"""Of vectors: at least so many per class, and about so many of all classes together."""
 LEAST = 0.01
 """The lowest level: so few drawings lie below that less is not told from chance."""
 FEW_FOR_LEVEL, FEW = 300, 30
@@ -206,7 +208,7 @@ def calibrate(
     past = _past(before, seen)
     if seen < 2:
         return past
-    drawings = max(DRAWINGS, DRAWINGS_IN_ALL // seen) if drawings is None else drawings
+    drawings = drawings_of(learner, seen, DRAWINGS, DRAWINGS_IN_ALL) if drawings is None else drawings
     drawn = _drawn(learner, seen, drawings, seed=seed, task=task)
     real = _real(learner, seen, held)
     temperature = _temperature(real, past.temperature)
@@ -224,6 +226,17 @@ def calibrate(
     else:
         threshold = past.threshold
     return Calibration(temperature, threshold, levels, held_out, len(drawn[0]))
+
+
+def drawings_of(learner: object, seen: int, each: int, in_all: int = 0) -> int:
+    """How many drawings per class are measured: `each`, or more of few classes, so that there are `in_all`.
+
+    Of vectors, which are learned in a second, so many in all as `VECTORS_IN_ALL`: what is measured is one limit for
+    all classes, and drawing each of hundreds of classes a thousand times would take longer than learning one.
+    """
+    if isinstance(learner, Samples) and learner.sample([0], 1, generator=generator(0, "kind")).dim() == 2:
+        return min(each, max(VECTORS, VECTORS_IN_ALL // seen))
+    return max(each, in_all // seen)
 
 
 def require_own(held: Examples | None, class_indices: Sequence[int]) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from engram.data.examples import Examples
 from engram.errors import ConfigError, EngramError, RunError
-from engram.evaluation.calibration import FEW, require_own
+from engram.evaluation.calibration import FEW, drawings_of, require_own
 from engram.methods.learner import Embeds, Samples
 from engram.seeding import generator
 
@@ -157,12 +157,13 @@ def measure_typicality(
     seed: int,
     task: int,
     keep: float = KEEP,
-    drawings: int = DRAWINGS,
+    drawings: int | None = None,
 ) -> Typicality | None:
     """After a task, for all `seen` classes; arguments as for `calibrate`. None until a class had enough
     held-out images."""
     require_own(held, class_indices)
     stretches, held_out = _past(before, seen)
+    drawings = drawings_of(learner, seen, DRAWINGS) if drawings is None else drawings
     features = [
         learner.features(learner.sample([c], drawings, generator=generator(seed, "typical", task, c)))
         for c in range(seen)
