@@ -374,7 +374,7 @@ def test_a_method_that_says_so_may_keep_copies() -> None:
         (NeverTheSame, r"does not repeat under a seed: its state differs at /net/"),
         (HasKeysOfNumbers, r"has the key 1 at /more; keys are texts"),
         (HasThingsInItsState, r"holds something of type object at /more/a: its leaves are tensors or JSON values"),
-        (DrawsFloats, r"sample: of type torch\.float32, where uint8"),
+        (DrawsFloats, r"sample: of type torch\.float32, where torch\.uint8"),
         (DrawsOneClass, r"sample: \(3, 1, 32, 32\) for 3 of 2 classes, not \(6, 1, 32, 32\)"),
         (DrawsAtWill, r"sample: the same generator does not give the same images"),
         (Forgets, r"retention: classes \[0\] are not, to the bit, what they were"),

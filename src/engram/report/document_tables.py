@@ -9,11 +9,13 @@ from engram.evaluation.paper import TABLE_3, TABLE_4
 from engram.report.document_claims import claims
 from engram.report.document_frontier import frontier
 from engram.report.document_ladder import ladder
-from engram.report.document_masks import mask_rounds, masks
+from engram.report.document_masks import CHOICE, mask_rounds, masks
 from engram.report.document_rows import (
+    DEFAULT_ALGORITHM,
     QUOTED_AS,
     Place,
     accuracies,
+    algorithm,
     differences,
     kind,
     mean_cell,
@@ -31,7 +33,7 @@ from engram.report.document_rows import (
 )
 from engram.report.document_trust import privacy, trust, unknown
 from engram.report.gather import Run
-from engram.report.groups import TITLES, Group, one_per_method
+from engram.report.groups import TITLES, Group, alike_but, one_per_method, setting
 
 MB = 1e-6
 LONG_STREAM = (1, 2, 5, 10, 20, 30, 40, 50, 100, 200, 500, 1000)
@@ -60,16 +62,27 @@ def accuracy(place: Place, name: str) -> str:
     return table(columns, rows)
 
 
+OWN = ("own classifier", "oversampling", "bounded units", "no momentum")
+"""Parts of our default algorithm, which the README does not list in every row."""
+
+
 def readme(place: Place) -> str:
-    """The most telling rows: DGM on each data set of the paper, and on MNIST the strongest strict baseline."""
+    """The most telling rows: DGM on each data set of the paper beside the strongest strict baseline; on MNIST the
+    paper's algorithm too, and a control without learned masks beside the runs that it is to be compared with."""
     found = [telling(place, "mnist", "dgmw"), telling(place, "mnist", "dgma"), papers_own(place, "mnist", "dgmw")]
-    found += [_strongest_baseline(place, "mnist")]
-    found += [telling(place, name, "dgmw") for name in ("svhn", "cifar10", "imagenet50")]
+    controls = _random_masks(place, "mnist", "dgmw")
+    found += [*controls[1:], _strongest_baseline(place, "mnist")]
+    for name in ("svhn", "cifar10"):
+        found += [telling(place, name, "dgmw"), _strongest_baseline(place, name)]
+    found += [telling(place, "imagenet50", "dgmw")]
     rows = []
     for g in filter(None, found):
         points = stations([g])
         ours = ", ".join(f"A_{t} = {mean_cell(g.score(t))}" for t in points)
-        words = "; ".join(differences(g))
+        told = [word for word in differences(g) if algorithm(g) != DEFAULT_ALGORITHM or word not in OWN]
+        words = "; ".join(told)
+        if g in controls:
+            words = f"control: {setting(g, 'gan.epochs')} rounds, random masks; learned: {mean_cell(controls[0].final)}"
         rows.append([text(g.data.title), method_cell(g), ours, str(len(g.runs)), papers(g, points), words])
     return table(["data", "method", "ours, %", "seeds", "paper, %", "what differs"], rows)
 
@@ -78,8 +91,18 @@ def _strongest_baseline(place: Place, name: str) -> Group | None:
     """The strict rival that DGM has to beat: here the best by its test images is the fair choice."""
     found = [g for g in place.current if g.data.name == name and g.contender and g.whole]
     rivals = [g for g in found if not g.method.startswith("dgm")]
-    scored = [(g.final.value, -i, g) for i, g in enumerate(rivals) if g.finished and g.data.comparable and g.final]
-    return max(scored)[2] if scored else None
+    done = [g for g in rivals if g.finished and g.final]
+    return max(done, key=lambda g: (g.data.comparable, g.final.value if g.final else 0), default=None)
+
+
+def _random_masks(place: Place, name: str, method: str) -> list[Group]:
+    """Runs with learned masks, and those that differ in nothing but that theirs are random from the first step on."""
+    mine = [g for g in place.current if (g.data.name, g.method) == (name, method) and g.whole]
+    for family in alike_but(CHOICE, mine):
+        both = {setting(g, CHOICE): g for g in sorted(family, key=lambda g: len(g.runs))}
+        if {"learned", "random"} <= both.keys():
+            return [both["learned"], both["random"]]
+    return []
 
 
 def repeated(place: Place) -> str:
