@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 
 OWN_DATA = {
     "folder:PATH": "your own images: train/CLASS/*.png|jpg|webp|bmp, and test/CLASS/… or a share held out",
-    "npz:PATH": "your own arrays: images (N, H, W[, C]) uint8, labels (N,), and test_images, test_labels",
+    "npz:PATH": "your own arrays: images (N, H, W[, C]) uint8 or features (N, D), labels (N,), and test_... of both",
 }
 DEFAULT_WORDS = "each method's own defaults: for data that nobody has tuned for"
 SHARED = ("stream", "runtime")
@@ -120,13 +120,19 @@ def sections(config: Config) -> dict[str, Facts]:
 
 
 def changes(method: str, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """`group.field` -> value, where it is not the method's own default."""
+    """`group.field` -> value, where it is not the method's own default, nor what its default "auto" stands for."""
+    from engram.nets.architectures import DEFAULTS
+
     usual = sections(defaults(method))
+
+    def same(group: str, value: Any, default: Any) -> bool:
+        return value == default or (default == "auto" and value in DEFAULTS.get(group, ()))
+
     return {
         f"{group}.{name}": value
         for group, values in found.items()
         for name, value in values.items()
-        if value != usual[group][name]
+        if not same(group, value, usual[group][name])
     }
 
 
