@@ -225,7 +225,7 @@ def differences(g: Group) -> list[str]:
         "oversampling": rare != "0",
         "bounded units": units != "0",
         "no momentum": settings.get("gan.beta1") == "0",
-        "closed form on fixed random features": "features.filters" in settings,
+        "closed form": "features.filters" in settings,
         "masks at random": settings.get("masks.choice") == "random",
         "no class term in the generator": algorithm(g).startswith("the paper")
         and settings.get("gan.lambda_aux") == "0",
