@@ -105,7 +105,8 @@ def dense_mlp(engram: Engram, weights: Sequence[Tensor], masks: Sequence[Tensor]
     for layer, (weight, mask, units) in enumerate(zip(weights, masks, engram.units, strict=True)):
         w = weight[:units, :inputs]
         x = x @ (w * mask if engram.variant == "weights" else w).T
-        x = torch.relu(x * engram.scales[layer][number] + engram.shifts[layer][number])
+        x = x * engram.scales[layer][number] + engram.shifts[layer][number]
+        x = torch.relu(x) if layer == 0 else x  # the last node sends both signs
         x = x * (mask if engram.variant == "units" else reachable[layer])
         inputs = units
     return x @ engram.head.T + engram.bias[number]

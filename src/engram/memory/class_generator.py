@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from engram.context import Shape
 from engram.gan.sampling import batch_that_fits, sample_images
@@ -60,7 +59,7 @@ class ClassGenerator:
             if norm is not None:
                 scale, shift = norm
                 total = torch.addcmul(spread(shift, total), total, spread(scale, total))
-            return F.relu_(total)
+            return self.graph.rectify(node, total)
 
         return run_graph(self.graph, z, self.weights, activate, (self.head, self.bias), biases=self.biases)
 

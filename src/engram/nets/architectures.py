@@ -66,7 +66,7 @@ def _residual(image_size: int) -> Graph:
 
 
 def _mlp(image_size: int) -> Graph:
-    """noise ─ linear ─> 8n ─ linear ─> 8n ─ head, linear ─> vector
+    """noise ─ linear ─> 8n, ReLU ─ linear ─> 8n ─ head, linear ─> vector
 
     The paper writes its equation 1 for such layers. Scaled vectors have no bounds, so there is no tanh.
     """

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from engram.kinds import spread
 from engram.masking.growth import dcgan_init
@@ -81,7 +80,7 @@ class ConditionalGenerator(nn.Module):
                 shift = shift - getattr(self, f"mean{node - 1}")[group] * scale
             else:
                 x = batch_norm(x, eps=EPSILON)
-            return F.relu(torch.addcmul(spread(shift, x), x, spread(scale, x)))
+            return self.graph.rectify(node, torch.addcmul(spread(shift, x), x, spread(scale, x)))
 
         *weights, head = self.weights
         return run_graph(self.graph, z, weights, activate, (head, self.bias), observe=observe)

@@ -108,6 +108,18 @@ class Graph:
         """Whether its outputs are vectors: numbers without bounds, and with an offset for every class."""
         return self.image_size == 0
 
+    def rectify(self, node: int, x: Tensor) -> Tensor:
+        """What a node sends, of what its norm gives: a ReLU; but the last node of vectors sends both signs.
+
+        Halved numbers add up to lopsided vectors, where those of a class lie around a point. Of images a tanh bends
+        them anyway.
+        """
+        return F.relu(x) if self.rectifies(node) else x
+
+    def rectifies(self, node: int) -> bool:
+        """Whether a node sends nothing below 0."""
+        return not (self.draws_vectors and node == self.nodes)
+
     def example_shape(self, channels: int) -> Shape:
         """Of what it draws: images of so many channels, or vectors of so many numbers."""
         return (channels,) if self.draws_vectors else (channels, self.image_size, self.image_size)

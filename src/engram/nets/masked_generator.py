@@ -125,7 +125,7 @@ class MaskedGenerator(nn.Module):
         assert isinstance(norm, ClassNorm)
         z = torch.randn(MEASURED, self.latent_dim, generator=generator).to(vectors)
         self(z, torch.arange(MEASURED, device=z.device) % own.classes, observe=sums.append)
-        sent = F.relu(batch_norm(sums[-1], eps=EPSILON))  # (B, units), before any class's scale
+        sent = batch_norm(sums[-1], eps=EPSILON)  # (B, units), before any class's scale
         means = torch.stack([vectors[classes == number].mean(0) for number in range(own.classes)])
         around = vectors - means[classes]
         directions, deviations = principal(around, sent.shape[1])  # (D, units), (units,)
@@ -165,7 +165,7 @@ class MaskedGenerator(nn.Module):
         assert own is not None
 
         def activate(node: int, total: Tensor) -> Tensor:
-            x = F.relu(own.norms[node - 1](total, classes))
+            x = self.graph.rectify(node, own.norms[node - 1](total, classes))
             return x if masks is None else self._close(x, [masks[number] for number in self.graph.incoming[node]])
 
         def mask_edge(number: int, part: Tensor) -> Tensor:

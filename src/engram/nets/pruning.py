@@ -43,7 +43,10 @@ def relevance(
     sum was before it was normalised; what it is worth falls to its sources by the power that they bring to it.
     """
     active = [weights[0].new_ones(weights[0].shape[IN_AXIS[graph.edges[0].operation.layout]])]
-    active += [rectified_power(scale, shift).mean(0) for scale, shift in norms]
+    active += [
+        (rectified_power(scale, shift) if graph.rectifies(node) else scale.square() + shift.square()).mean(0)
+        for node, (scale, shift) in enumerate(norms, start=1)
+    ]
     raw, brought = [active[0]], [torch.empty(0)] * len(weights)
     for node in range(1, graph.nodes + 1):
         for number in graph.incoming[node]:
