@@ -102,7 +102,7 @@ def test_table_and_figure_name_what_is_not_beaten(tmp_path: Path) -> None:
     assert [row.cells[0].text for row in made.rows if row.cells[4].text == "yes"] == ["dgmw"]
     assert "by kept, MB: dgmw" in drawn.alt
     files = build(gather([tmp_path]), pngs=False)
-    assert {"tables/frontier-mnist.md", "figures/frontier-mnist.svg"} <= set(files)
+    assert {"tables/frontier-mnist.md", "figures/tradeoff-mnist.svg"} <= set(files)
 
 
 def test_the_documents_table_lists_the_frontier_alone(tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ def _npz_labels(array: npt.NDArray[Any], path: Path, key: str) -> Labels:
     if array.ndim != 1:
         raise broken(path, f"{key} has the shape {array.shape}", "labels must be one number an image, (N,)")
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise broken(path, f"{key} holds {int(array.max())}", "labels must be integers 0..n-1")
+        raise broken(path, f"{key} holds {int(array.max())}, which is out of range", "labels must be integers 0..n-1")
     return array.astype(np.int64)
 
 

@@ -84,7 +84,7 @@ def colour(number: int, *, light: bool) -> str:
     """Of a class; `light` for what is drawn, dark for what is real.
 
     >>> colour(0, light=True), colour(1, light=False)
-    ('#f0a2a2', '#23369b')
+    ('#f0a3a3', '#23469a')
     """
     level, strength = (0.79, 0.72) if light else (0.37, 0.63)
     red, green, blue = colorsys.hls_to_rgb(number * GOLDEN % 1, level, strength)

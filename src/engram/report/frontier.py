@@ -136,7 +136,7 @@ def figure(data: Data, groups: Sequence[Group]) -> Figure | None:
     note = "Ringed: no other strict method is as accurate at the same cost or less. Higher is better, further left is "
     note += "cheaper; all axes are logarithmic."
     spec: Spec = {"hconcat": panels, "spacing": 40}
-    return Figure(f"frontier-{data.slug}", f"{data.title}: accuracy against what it costs", alt, spec, note)
+    return Figure(f"tradeoff-{data.slug}", f"{data.title}: accuracy against what it costs", alt, spec, note)
 
 
 def _known(points: Sequence[Point]) -> list[Point]:
