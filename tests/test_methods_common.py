@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -297,8 +297,8 @@ class Draws(Good):
     def features(self, images: Tensor) -> Tensor:
         return self.classifier.features(images)
 
-    def second_scores(self, images: Tensor) -> Tensor:
-        return self.classifier.scores(images)
+    def other_answers(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        return {"again": self.classifier.scores}
 
 
 class DrawsFloats(Draws):
@@ -333,9 +333,9 @@ class ShowsImages(Draws):
         return images
 
 
-class AnswersTwiceAlike(Draws):
-    def second_scores(self, images: Tensor) -> Tensor:
-        return self.classifier.scores(images)[:, :1]
+class AnswersForTooFew(Draws):
+    def other_answers(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        return {"again": lambda images: self.classifier.scores(images)[:, :1]}
 
 
 def entry(build: Any, *, strict: bool = True, draws: bool | None = None) -> Method[MethodSettings]:
@@ -380,7 +380,7 @@ def test_a_method_that_says_so_may_keep_copies() -> None:
         (Forgets, r"retention: classes \[0\] are not, to the bit, what they were"),
         (DrawsOtherwise, r"largest_difference: classes \[1\] are not drawn as their references show them"),
         (ShowsImages, r"features: \(5, 1, 32, 32\) of torch\.uint8, where \(5, n\) floats"),
-        (AnswersTwiceAlike, r"second_scores after task 2: \(5, 1\) for 5 images, not \(5, 2\)"),
+        (AnswersForTooFew, r"other answer 'again' after task 2: \(5, 1\) for 5 images, not \(5, 2\)"),
     ],
 )
 def test_a_broken_learner_is_told_what_is_wrong(learner: type[Good], said: str) -> None:

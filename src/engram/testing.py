@@ -15,7 +15,7 @@ What is checked:
     repetition    the same bits under the same seed, whoever else draws random numbers; no global generator is touched
     checkpoints   stopped in the middle of any task, saved, and loaded by a new learner: the same bits in the end
     strictness    no view of a task's images is held; no image is in the state, unless the method stores some
-    abilities     what `Samples`, `Retains`, `Embeds` and `AnswersTwice` promise, where the learner has them
+    abilities     what `Samples`, `Retains`, `Embeds` and `AnswersApart` promise, where the learner has them
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from engram.errors import StrictnessError
 from engram.kinds import blank
 from engram.methods.classifier import normalise
 from engram.methods.learner import (
-    AnswersTwice,
+    AnswersApart,
     Embeds,
     Learner,
     MethodEntry,
@@ -277,8 +277,9 @@ def _check_answers(learner: Learner, images: Tensor, classes: int, when: str) ->
         scores = learner.scores(images)
         _check_scores(scores, len(images), classes, f"scores {when}")
         _check_net(learner, images, scores.cpu(), when)
-    if isinstance(learner, AnswersTwice):
-        _check_scores(learner.second_scores(images), len(images), classes, f"second_scores {when}")
+    if isinstance(learner, AnswersApart):
+        for way, answer in learner.other_answers().items():
+            _check_scores(answer(images), len(images), classes, f"other answer {way!r} {when}")
 
 
 def _check_net(learner: Learner, images: Tensor, scores: Tensor, when: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,6 @@ import torch
 from engram.data.datasets import Dataset
 from engram.errors import DataError, DivergedError, EngramError
 from engram.evaluation import metrics
-from engram.methods.learner import AnswersTwice
 
 BATCH = 500
 """Images per pass: large enough to keep the cores busy, small enough not to dominate the memory."""
@@ -26,14 +25,10 @@ class Answers(Protocol):
 
 
 @dataclass(frozen=True)
-class SecondAnswer:
-    """The second way, as if it were the only one."""
+class OtherAnswer:
+    """One of a learner's other ways to answer, as if it were the only one."""
 
-    learner: AnswersTwice
-
-    def scores(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) uint8 -> (B, classes seen)."""
-        return self.learner.second_scores(images)
+    scores: Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from engram.data.datasets import Dataset
 from engram.data.stream import ClassStream, Task
 from engram.errors import DivergedError, RunError
 from engram.evaluation import metrics
-from engram.evaluation.evaluate import SecondAnswer, evaluate
+from engram.evaluation.evaluate import OtherAnswer, evaluate
 from engram.evaluation.privacy import privacy
 from engram.evaluation.quality import DrawsAndAnswers, replay_quality
 from engram.evaluation.trust import Trust, figures, measure
@@ -42,7 +42,7 @@ from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display
 from engram.experiment.records import FORMAT, Record, RecordWriter, Remembered, Unwritten, read_records
 from engram.kinds import is_vector
-from engram.methods.learner import AnswersTwice, Learner, Progress, Samples
+from engram.methods.learner import AnswersApart, Learner, Progress, Samples
 from engram.methods.registry import find_method
 from engram.presets import tuned_on
 from engram.seeding import generator
@@ -140,9 +140,10 @@ class TaskLoop:
         self.learner.learn(task, observe=self)
         learned, cpu_learned = time.monotonic(), time.process_time()
         record = self._evaluate(task, dataset, stream, matrix)
-        if isinstance(self.learner, AnswersTwice):
-            second = evaluate(SecondAnswer(self.learner), dataset, task.seen, partly=bool(stream.known))
-            self._note("second_answer", task=task.index, **second.as_record())
+        if isinstance(self.learner, AnswersApart):
+            for way, scores in self.learner.other_answers().items():
+                other = evaluate(OtherAnswer(scores), dataset, task.seen, partly=bool(stream.known))
+                self._note("other_answer", task=task.index, way=way, **other.as_record())
         if isinstance(self.learner, DrawsAndAnswers):
             draws = generator(self.config.seed, "quality", task.index)
             before = [place for place in task.class_indices if task.seen[place] in stream.known]

@@ -5,6 +5,7 @@
     nearest_mean   trunk ─ unit length ─> minus the distance to the mean of each class
     linear         fixed features ─ weights in closed form ─> scores
     correlation    fixed features ─> minus the distance to each class under its own correlations
+    product        classifier or critic, and linear: log-probabilities and scores, weighted and added up
 
 Such a network takes images in [-1, 1], or vectors as they are stored (the scale is its first part), and gives the
 scores that its learner gives. It can be exported, and together with the configuration its weights are enough to answer:
@@ -14,7 +15,7 @@ no generator, no stored images, no optimiser.
 from __future__ import annotations
 
 import copy
-from typing import Literal, cast, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,15 +30,18 @@ from engram.gan.step import new_critic
 from engram.kinds import is_vector
 from engram.methods.classifier import FEATURE_BATCH, Classifier, normalise
 from engram.methods.closed_form.features import features_of
-from engram.methods.closed_form.heads import FixedHead, blank_head
-from engram.methods.closed_form.settings import ClosedFormSettings
+from engram.methods.closed_form.heads import FixedHead, LinearHead, blank_head
+from engram.methods.closed_form.settings import ClosedFormSettings, FeatureSettings
+from engram.methods.dgm.settings import DGMSettings
 from engram.methods.learner import SILENT, Learner, Observer, State
+from engram.methods.product import ProductHead, ProductTrunk
 from engram.nets.classifier import GrowingHead
 from engram.nets.critic import Critic
 from engram.nets.scale import Scale
 from engram.seeding import generator
 
-Kind = Literal["classifier", "critic", "nearest_mean", "linear", "correlation"]
+Kind = Literal["classifier", "critic", "nearest_mean", "linear", "correlation", "product"]
+Head: TypeAlias = "GrowingHead | NearestMean | FixedHead | ProductHead"
 
 
 class NearestMean(nn.Module):
@@ -65,9 +69,9 @@ class AnswerNet(nn.Module):
     """Trunk and head, for answering alone: in eval mode, without gradients, and nobody else's."""
 
     trunk: nn.Module
-    head: GrowingHead | NearestMean | FixedHead
+    head: Head
 
-    def __init__(self, kind: Kind, trunk: nn.Module, head: GrowingHead | NearestMean | FixedHead) -> None:
+    def __init__(self, kind: Kind, trunk: nn.Module, head: Head) -> None:
         super().__init__()
         self.kind: Kind = kind
         self.trunk, self.head = copy.deepcopy(trunk), copy.deepcopy(head)
@@ -103,6 +107,11 @@ def nearest_mean_answer(classifier: Classifier, means: Tensor) -> AnswerNet:
     return AnswerNet("nearest_mean", classifier.net[0], NearestMean(means.to(classifier.ctx.device)))
 
 
+def product_answer(net: AnswerNet, trunk: nn.Module, head: LinearHead, weights: Tensor) -> AnswerNet:
+    """A network's answer times that of a linear head on fixed features; weights (2,)."""
+    return AnswerNet("product", ProductTrunk([net.trunk, trunk]), ProductHead(net.head, head, weights))
+
+
 def with_scale(net: AnswerNet, scale: Scale) -> AnswerNet:
     """The same for vectors as they are stored."""
     return AnswerNet(net.kind, nn.Sequential(Scale(scale.mean, scale.deviation), net.trunk), net.head)
@@ -120,6 +129,13 @@ def blank_answer(ctx: Context[MethodSettings], kind: Kind, classes: int) -> Answ
 
 
 def _blank(ctx: Context[MethodSettings], kind: Kind, classes: int) -> AnswerNet:
+    if kind == "product":
+        own = ctx.settings
+        assert isinstance(own, DGMSettings), type(own)
+        first = _blank(ctx, "critic" if own.replay.classifier == "critic" else "classifier", classes)
+        trunk = features_of(ctx.shape, FeatureSettings(own.statistics.filters), generator=generator(0)).to(ctx.device)
+        second = LinearHead(torch.zeros(classes, trunk.features), torch.zeros(classes)).to(ctx.device)
+        return product_answer(first, trunk, second, torch.zeros(2, device=ctx.device))
     if kind == "critic":
         assert isinstance(ctx.settings, GanMethodSettings), type(ctx.settings)
         return critic_answer(new_critic(cast("Context[GanMethodSettings]", ctx), classes, 0))

@@ -12,6 +12,7 @@ are simply added to the new ones, which suits its hundred classes of 500 images 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -83,9 +84,9 @@ class ICaRL:
         """The nearest mean: (B, C, H, W) in [-1, 1] -> (B, classes seen)."""
         return nearest_mean_answer(self.classifier, self.means)
 
-    def second_scores(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> (B, classes seen): the network's own answer."""
-        return self.classifier.scores(images)
+    def other_answers(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The network's own."""
+        return {"network": self.classifier.scores}
 
     def _examples(self, task: Task, epoch: int) -> Examples:
         if not self.exemplars.images:

@@ -217,11 +217,11 @@ class Embeds(Protocol):
 
 
 @runtime_checkable
-class AnswersTwice(Protocol):
-    """A learner with a second way to answer, recorded beside the first."""
+class AnswersApart(Protocol):
+    """A learner with other ways to answer, recorded beside the first; there may be none."""
 
-    def second_scores(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> (B, classes seen)."""
+    def other_answers(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """By name, what each way gives: (B, C, H, W) uint8 -> (B, classes seen)."""
         ...
 
 

@@ -10,7 +10,7 @@ needs to know nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from engram.data.stream import Task
 from engram.methods.answering import AnswerNet, with_scale
 from engram.methods.learner import (
     SILENT,
-    AnswersTwice,
+    AnswersApart,
     Embeds,
     Freed,
     KeepsEngrams,
@@ -135,11 +135,13 @@ class _Embeds(ScaledLearner):
         return found
 
 
-class _AnswersTwice(ScaledLearner):
-    def second_scores(self, images: Tensor) -> Tensor:
-        """(B, D) -> (B, classes seen)."""
-        scores: Tensor = self.within.second_scores(self._seen(images))
-        return scores
+class _AnswersApart(ScaledLearner):
+    def other_answers(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """By name: (B, D) -> (B, classes seen)."""
+        return {way: self._behind(scores) for way, scores in self.within.other_answers().items()}
+
+    def _behind(self, scores: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda vectors: scores(self._seen(vectors))
 
 
 _ABILITIES: dict[Any, type[ScaledLearner]] = {
@@ -147,6 +149,6 @@ _ABILITIES: dict[Any, type[ScaledLearner]] = {
     KeepsEngrams: _KeepsEngrams,
     Retains: _Retains,
     Embeds: _Embeds,
-    AnswersTwice: _AnswersTwice,
+    AnswersApart: _AnswersApart,
 }
 """A protocol that the learner fulfils -> what hands it through; those that hold more stand first."""

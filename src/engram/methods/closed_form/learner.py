@@ -54,7 +54,7 @@ class ClosedForm(abc.ABC):
 
         def step(epoch: int, batch: int) -> Mapping[str, Tensor]:
             rows = slice(batch * BATCH, (batch + 1) * BATCH)
-            self.add(self.trunk.for_sums(self.features(task.images[rows])), task.targets[rows])
+            self.add_images(task.images[rows], task.targets[rows])
             return {}
 
         run_epochs(self.progress, step, observe)
@@ -67,6 +67,12 @@ class ClosedForm(abc.ABC):
         new = classes - len(self.counts)
         self.counts = torch.cat([self.counts, self.counts.new_zeros(new)])
         self.sums = torch.cat([self.sums, self.sums.new_zeros(new, self.sums.shape[1])])
+
+    def add_images(self, images: Tensor, targets: Tensor) -> None:
+        """More images (N, C, H, W) uint8 of classes that there is room for, targets (N,)."""
+        self._head = None
+        for some, own in zip(torch.split(images, BATCH), torch.split(targets, BATCH), strict=True):
+            self.add(self.trunk.for_sums(self.features(some)), own)
 
     def add(self, features: Tensor, targets: Tensor) -> None:
         """More examples, of known classes too: features (B, D) as they are summed up, targets (B,)."""

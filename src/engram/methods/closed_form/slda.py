@@ -6,11 +6,13 @@ cannot matter. Shrinkage is relative to the mean variance; the paper adds 1e-4 t
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from engram.context import Context
 from engram.methods.closed_form.gram import WithGram
 from engram.methods.closed_form.heads import FixedHead, LinearHead
 from engram.methods.closed_form.settings import SLDASettings
-from engram.methods.closed_form.statistics import discriminant_weights, means, shared_covariance
+from engram.methods.closed_form.statistics import discriminant_weights, left_out_scores, means, shared_covariance
 from engram.methods.learner import Method
 
 
@@ -25,6 +27,17 @@ class StreamingLDA(WithGram):
         """Linear in the features."""
         covariance = shared_covariance(self.gram, self.counts, self.sums)
         return LinearHead(*discriminant_weights(covariance, means(self.counts, self.sums), self.shrinkage))
+
+    def left_out_scores(self, images: Tensor, targets: Tensor) -> Tensor:
+        """(N, classes): what it would answer had it never seen the image that it is asked for; all are in the sums."""
+        return left_out_scores(
+            self.trunk.for_sums(self.features(images)).double(),
+            targets,
+            covariance=shared_covariance(self.gram, self.counts, self.sums),
+            counts=self.counts,
+            centres=means(self.counts, self.sums),
+            shrinkage=self.shrinkage,
+        )
 
 
 SLDA = Method(

@@ -71,12 +71,42 @@ def discriminant_weights(covariance: Tensor, centres: Tensor, shrinkage: float) 
     The covariance is shrunk towards its mean variance: (1 - e) C + e trace(C) / D I. Of a covariance of nothing but
     zeros, as one example a class has, the nearest mean is left.
     """
-    side = covariance.shape[0]
-    scale = covariance.diagonal().mean()
-    eye = torch.eye(side, dtype=covariance.dtype, device=covariance.device)
-    shrunk = (1 - shrinkage) * covariance + shrinkage * scale * eye if scale > 0 else eye
-    weights = torch.cholesky_solve(centres.T, torch.linalg.cholesky(shrunk)).T
+    weights = torch.cholesky_solve(centres.T, torch.linalg.cholesky(shrunk_covariance(covariance, shrinkage))).T
     return weights, -(weights * centres).sum(1) / 2
+
+
+def shrunk_covariance(covariance: Tensor, shrinkage: float) -> Tensor:
+    """(D, D): (1 - e) C + e trace(C) / D I; the identity where there is nothing but zeros."""
+    scale = covariance.diagonal().mean()
+    eye = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    return (1 - shrinkage) * covariance + shrinkage * scale * eye if scale > 0 else eye
+
+
+def left_out_scores(
+    features: Tensor, targets: Tensor, *, covariance: Tensor, counts: Tensor, centres: Tensor, shrinkage: float
+) -> Tensor:
+    """What linear discriminant analysis would answer had it never seen the example that it is asked for.
+
+    features (B, D) that are part of the sums, targets (B,); covariance (D, D), counts (classes,) and centres
+    (classes, D) of all examples -> (B, classes), minus half the squared distances. Every example's class needs a second
+    one. Leaving one out changes its class's mean, and takes a matrix of rank one from the covariance, whose inverse is
+    then known (Sherman and Morrison): no example costs a factorisation. What the covariance is divided by, and the mean
+    variance that it is shrunk towards, stay as they are.
+    """
+    lower = torch.linalg.cholesky(shrunk_covariance(covariance, shrinkage))
+    own = features - centres[targets]  # (B, D)
+    solved = torch.cholesky_solve(own.T, lower).T  # (B, D)
+    white = torch.linalg.solve_triangular(lower, torch.cat([features, centres]).T, upper=False).T
+    distances = torch.cdist(white[: len(features)], white[len(features) :]).square()  # (B, classes)
+    n = counts[targets].double()
+    grows = n / (n - 1)  # how much farther its class's mean is without it
+    taken = (1 - shrinkage) * grows / counts.sum()
+    left = 1 - taken * (own * solved).sum(1)  # positive: what is left of a covariance is one
+    along = (features * solved).sum(1, keepdim=True) - solved @ centres.T  # (B, classes)
+    found = distances + (taken / left)[:, None] * along.square()
+    rows = torch.arange(len(targets))
+    found[rows, targets] *= grows.square()
+    return -found / 2
 
 
 def ridge_weights(gram: Tensor, sums: Tensor, strength: float) -> Tensor:

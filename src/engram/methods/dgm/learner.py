@@ -14,7 +14,7 @@ replayed ones within the GAN training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -33,9 +33,10 @@ from engram.memory.engram import Engram, consolidate, engram_of, engram_state, e
 from engram.memory.forgetting import release_, without_class
 from engram.memory.ledger import ledger
 from engram.memory.retention import changed_classes, largest_differences, redrawn_classes
-from engram.methods.answering import classifier_answer, critic_answer
+from engram.methods.answering import AnswerNet, classifier_answer, critic_answer, product_answer
 from engram.methods.classifier import normalise
 from engram.methods.classifier_phase import REPLAY_CLASSIFIER, ClassifierPhase
+from engram.methods.dgm.feature_statistics import FeatureStatistics
 from engram.methods.dgm.mask_counts import Opened, read_counts
 from engram.methods.dgm.mask_notes import MaskNotes
 from engram.methods.dgm.settings import DGMA_SETTINGS, DGMSettings
@@ -85,6 +86,8 @@ class DGM:
         """The last task's, where it is the classifier or where the next task's goes on from it."""
         self.pool: tuple[int, Examples] | None = None
         """Replayed images of one epoch, for a critic that answers; derived, not state."""
+        self.statistics = FeatureStatistics(ctx) if self.settings.statistics.kept else None
+        """The second memory, if it is asked for."""
         self.forgotten = 0
         """How many classes have been forgotten; names the draws of the next."""
 
@@ -136,25 +139,48 @@ class DGM:
             self.classifier_phase.fit(self._draw, task=task, observe=observe)
         if self.settings.stores_images:
             store_images(self.classifier_phase, task, self.ctx, self._engrams_of, self.features)
+        if self.statistics is not None:
+            self.statistics.learn(task, self.classifier_scores)
         answers = {} if self.critic_answers else {"classifier": self.classifier_phase.classifier.bytes}
         observe.note("memory", bytes=self._kept() | answers)
         self.phase = "idle"
 
     def scores(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes seen)."""
+        found = self.classifier_scores(images)
+        return found if self.statistics is None else self.statistics.scores(found, images)
+
+    def classifier_scores(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 -> (B, classes seen): of the first memory alone."""
         if self.answering is None:
             return self.classifier_phase.classifier.scores(images)
         with torch.inference_mode():
             return self.answering(normalise(images.to(self.ctx.device)))[1]  # type: ignore[no-any-return]
 
+    def other_answers(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Of each memory alone, where there are two."""
+        if self.statistics is None:
+            return {}
+        return {"generative": self.classifier_scores, "statistical": self.statistics.lda.scores}
+
     def answer_net(self) -> nn.Module:
-        """The classifier, or the critic's class output: (B, C, H, W) in [-1, 1] -> (B, classes seen)."""
+        """The classifier, or the critic's class output, and the second memory: (B, C, H, W) -> (B, classes seen)."""
+        net = self._classifier_net()
+        if self.statistics is None:
+            return net
+        return product_answer(net, self.statistics.trunk, self.statistics.head(), self.statistics.weights)
+
+    def _classifier_net(self) -> AnswerNet:
         if self.answering is None:
             return classifier_answer(self.classifier_phase.classifier)
         return critic_answer(self.answering)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> (B, features), what the classifier makes of them."""
+        """(B, C, H, W) uint8 -> (B, features), what the classifier makes of them; the fixed ones behind, if any."""
+        found = self._classifier_features(images)
+        return found if self.statistics is None else torch.cat([found, self.statistics.lda.features(images)], 1)
+
+    def _classifier_features(self, images: Tensor) -> Tensor:
         if self.answering is None:
             return self.classifier_phase.classifier.features(images)
         with torch.inference_mode():
@@ -194,6 +220,9 @@ class DGM:
         del self.nets[class_index]
         self.classifier_phase.forget(class_index)
         self._forget_in_critic(class_index)
+        if self.statistics is not None:
+            draws = generator(self.ctx.seed, "forget-statistics", self.forgotten)
+            self.statistics.forget(class_index, lambda place, count: self._draw(place, count, draws))
         self.pool, self.forgotten = None, self.forgotten + 1
         return Freed(
             weights=freed,
@@ -272,6 +301,8 @@ class DGM:
         kept = ledger(self.net, self.engrams) | {"exemplars": self.classifier_phase.exemplars.bytes}
         if self.warm and self.critic is not None:
             kept["critic"] = self.critic.bytes
+        if self.statistics is not None:
+            kept["statistics"] = self.statistics.bytes
         return kept
 
     def _reserve_and_grow(self, masks: Sequence[Tensor], opened: Sequence[Opened], task: int) -> list[dict[str, int]]:
@@ -333,6 +364,8 @@ class DGM:
         }
         if self.trainer is not None:
             state["trainer"] = self.trainer.state()
+        if self.statistics is not None:
+            state["statistics"] = self.statistics.state()
         if self.critic is not None:
             state["critic"] = {"known": self.critic.classes.classes, "net": dict(self.critic.state_dict())}
         return state
@@ -350,6 +383,8 @@ class DGM:
         self.nets = []
         for engram in self.engrams:
             self._add_nets(engram)
+        if self.statistics is not None:
+            self.statistics.load(state["statistics"])
         self.trainer = self.pool = self.critic = self.net.task_params = None
         if "trainer" in state:
             self.trainer = TaskTrainer.of(state["trainer"], self.net, self.ctx)

@@ -80,6 +80,17 @@ class ExemplarSettings(Group):
 
 
 @dataclass(frozen=True)
+class StatisticsSettings(Group):
+    """A second memory in closed form, beside the generator: ours, not the paper's."""
+
+    group = "statistics"
+    kept: bool = setting(
+        False, "also keep statistics of fixed features of the task's real images, and answer by both (ours)"
+    )
+    filters: int = setting(64, "random filters for images, 18 features each; vectors are taken as they are", at_least=1)
+
+
+@dataclass(frozen=True)
 class DGMSettings(GanMethodSettings):
     """Groups of DGMw; DGMa has the same with other defaults."""
 
@@ -87,6 +98,7 @@ class DGMSettings(GanMethodSettings):
     masks: MaskSettings = MaskSettings()
     replay: DGMReplaySettings = DGMReplaySettings()
     exemplars: ExemplarSettings = ExemplarSettings()
+    statistics: StatisticsSettings = StatisticsSettings()
 
     @property
     def stores_images(self) -> bool:
