@@ -32,6 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "critic": ("dgmw", {**SMALL_CRITIC_ANSWERS, **GAN}),
     "nearest_mean": ("icarl", SMALL["icarl"]),
     "linear": ("slda", {"features.filters": 4}),
+    "product": ("dgmw", {**SMALL["dgmw"], **GAN, "statistics.kept": True, "statistics.filters": 2}),
     "correlation": ("fecam", {"features.filters": 2}),
 }
 every_kind = pytest.mark.parametrize(

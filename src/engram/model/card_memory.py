@@ -27,6 +27,7 @@ PARTS = {
     "gram": "sums of products of two features, over all classes",
     "grams": "sums of products of two features, class by class",
     "filters": "random filters, drawn once",
+    "statistics": "a second memory: sums of fixed features of real images, over each class and over all",
 }
 """What the records call the parts of a memory."""
 
@@ -134,6 +135,11 @@ def forgotten(model: Model, past: History, name: str) -> Section:
         "them.",
         Table(columns, rows, numbers=(1, 4)),
     ]
+    if (found := past.last("memory")) is not None and "statistics" in found[1]["bytes"]:
+        blocks.append(
+            "Of the second memory their sums are gone; the sums of products, which all classes share, were made anew "
+            "from drawings of the other classes."
+        )
     return Section("Forgotten classes", (*blocks, *_remains(model, kept, name)))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engram.evaluation.paper import TABLE_2, paper_accuracy
+from engram.report.gather import BOTH
 from engram.report.groups import DEFAULT, SECTIONS, TITLES, Group, Mean, main, setting, stored
 
 NOTHING = "–"
@@ -226,6 +227,7 @@ def differences(g: Group) -> list[str]:
         "bounded units": units != "0",
         "no momentum": settings.get("gan.beta1") == "0",
         "closed form": "features.filters" in settings,
+        "a closed form beside it (ours)": settings.get(f"{BOTH}.kept") == "True",
         "masks at random": settings.get("masks.choice") == "random",
         "no class term in the generator": algorithm(g).startswith("the paper")
         and settings.get("gan.lambda_aux") == "0",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from engram.errors import RunError
+from engram.evaluation import metrics
 from engram.experiment.files import LOCK, is_held
 from engram.experiment.records import NAME
 from engram.report import held_out
@@ -70,6 +71,8 @@ class Run:
     machine: Machine = Machine()
     at_work: bool = False
     """Whether a process was at work in the folder when it was read."""
+    ways: Mapping[str, tuple[Evaluation, ...]] = field(default_factory=dict)
+    """Other ways in which its learner answers, by name."""
 
     @property
     def commit(self) -> str | None:
@@ -141,10 +144,37 @@ def gather(places: Sequence[Path], *, patient: bool = False, archive: bool = Fal
                 found[folder.resolve()] = Problem(name, "no records yet" if CONFIG in files else "an empty folder")
         if not held and not patient:
             raise RunError(f"{place} holds no run; name a run folder, or one that holds some")
-    runs = tuple(what for what in found.values() if isinstance(what, Run))
+    runs = tuple(run for what in found.values() if isinstance(what, Run) for run in memories(what))
     blank = tuple(what for what in found.values() if isinstance(what, Problem))
     kept, doubles = (runs, []) if copies else _without_copies(runs)
     return Gathered(kept, blank, (*problems, *doubles))
+
+
+BOTH, FIRST = "statistics", "generative"
+"""The settings of a second memory, and the way in which the first one answers alone."""
+
+
+def memories(run: Run) -> tuple[Run, ...]:
+    """A run of two memories: as it answers, under a name of its own, and its first memory as a run that has no other.
+
+    The second memory changes no bit of the first (`tests/test_both_memories.py`), so one training gives both figures.
+    """
+    if run.settings is None or run.settings.get(f"{BOTH}.kept") != "True":
+        return (run,)
+    both = replace(run, head=replace(run.head, method=f"{run.head.method} + {BOTH}"))
+    if not run.ways.get(FIRST):
+        return (both,)
+    alone = replace(
+        run,
+        settings={name: value for name, value in run.settings.items() if not name.startswith(f"{BOTH}.")},
+        evaluations=run.ways[FIRST],
+        memory={task: {p: n for p, n in parts.items() if p != BOTH} for task, parts in run.memory.items()},
+        quality=(),  # these three were measured with both
+        trust=(),
+        privacy=(),
+        ways={},
+    )
+    return (both, alone)
 
 
 def _folders(place: Path, *, archive: bool) -> Iterator[tuple[Path, set[str]]]:
@@ -196,6 +226,7 @@ def read_run(folder: Path, name: str, problems: list[Problem]) -> Run | Problem:
         last_record=last_record,
         machine=machine(folder / "environment.json"),
         at_work=is_held(folder),
+        ways={way: _with_forgetting(_in_order(found), facts.head) for way, found in facts.ways.items()},
     )
 
 
@@ -211,6 +242,7 @@ class _Facts:
     classifier: dict[int, int | None] = field(default_factory=dict)
     retention: dict[int, Retention] = field(default_factory=dict)
     timing: dict[int, Timing] = field(default_factory=dict)
+    ways: dict[str, dict[int, Evaluation]] = field(default_factory=dict)
     quality: dict[int, Quality] = field(default_factory=dict)
     trust: dict[int, Trust] = field(default_factory=dict)
     privacy: dict[int, Privacy] = field(default_factory=dict)
@@ -231,6 +263,9 @@ class _Facts:
                 if tasks is not None and scores.classes != sum(tasks[: scores.task + 1], ()):
                     raise ValueError("its classes are not those of the run's tasks so far")
                 self.evaluations[scores.task] = scores
+            case "other_answer":
+                scores = kinds.other_answer(record)
+                self.ways.setdefault(plain(record["way"]), {})[scores.task] = scores
             case "mask":
                 self.masks.append(kinds.mask(record))
             case "growth":
@@ -258,6 +293,13 @@ class _Facts:
 
 def _in_order(by_task: dict[int, T]) -> tuple[T, ...]:
     return tuple(by_task[task] for task in sorted(by_task))
+
+
+def _with_forgetting(found: Sequence[Evaluation], head: Head) -> tuple[Evaluation, ...]:
+    """From the tasks before, as the loop does it for the learner's own answer."""
+    sizes = [len(task) for task in head.tasks]
+    rows = [metrics.task_row(one.confusion, sizes[: one.task + 1]) for one in found]
+    return tuple(replace(one, forgetting=metrics.forgetting(rows[: n + 1])) for n, one in enumerate(found))
 
 
 def _without_copies(runs: Iterable[Run]) -> tuple[tuple[Run, ...], list[Problem]]:

@@ -207,7 +207,7 @@ def by_folder(runs: Iterable[Run]) -> list[Group]:
     """One group a folder of seeds (`LABEL/seed0`, …), or a run: what a row of a document names and links to."""
     found: dict[object, list[Run]] = {}
     for run in runs:
-        found.setdefault(run.folder.parent if run.label else run.folder, []).append(run)
+        found.setdefault((run.folder.parent if run.label else run.folder, run.head.method), []).append(run)
     return [_group(members) for members in found.values()]
 
 

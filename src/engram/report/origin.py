@@ -43,6 +43,8 @@ def settings(path: Path, problems: list[Problem]) -> dict[str, str] | None:
         for name in groups.keys() & ADDED.keys():
             groups[name] = ADDED[name] | groups[name]
         groups.get("masks", {}).pop("counts_of", None)  # of each seed another run
+        if not groups.get("statistics", {}).get("kept"):  # a second memory that is not there decides nothing
+            groups.pop("statistics", None)
         return {f"{g}.{name}": plain(_value(value)) for g, group in groups.items() for name, value in group.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         problems.append(Problem(str(path), "no configuration that can be read: the run is not averaged with others"))
