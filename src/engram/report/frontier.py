@@ -151,7 +151,12 @@ def _panel(title: str, points: Sequence[Point], least: float) -> Spec:
             label = f"{point.name}: {point.accuracy:.2f} % for {point.cost:,.3g}"
             place = {"x": max(point.cost, least), "y": max(100 - point.accuracy, LEAST_WRONG)}
             rows.append({"series": point.name, **place, "best": best, "label": label})
-    x = charts.quantity("x", title, scale={"type": "log", "nice": False, "padding": 24}, axis={"values": TICKS})
+    x = charts.quantity(
+        "x",
+        title,
+        scale={"type": "log", "nice": False, "padding": 44},
+        axis={"values": TICKS, "labelOverlap": "greedy", "labelSeparation": 6},
+    )
     wrong = {"type": "log", "nice": False, "padding": 24, "reverse": True}
     y = charts.quantity("y", "wrong answers over all classes, %", scale=wrong, axis={"values": TICKS})
     look = charts.looks([point.name for point in points])
@@ -165,6 +170,11 @@ def _panel(title: str, points: Sequence[Point], least: float) -> Spec:
         "mark": {"type": "point", "filled": False, "shape": "circle", "size": 260, "stroke": INK, "aria": False},
         "transform": ahead,
     }
+    named = {
+        "mark": {"type": "text", "align": "right", "dx": -13, "dy": -9, "fontSize": 12, "color": INK, "aria": False},
+        "transform": ahead,
+        "encoding": {"text": {"field": "series", "type": "nominal"}},
+    }
     dots = {
         "mark": {"type": "point"},
         "encoding": {"color": look["color"], "shape": look["shape"], "description": {"field": "label"}},
@@ -173,7 +183,7 @@ def _panel(title: str, points: Sequence[Point], least: float) -> Spec:
     return {
         "data": {"values": rows},
         "encoding": {"x": x, "y": y},
-        "layer": [line, ring, dots],
+        "layer": [line, ring, dots, named],
         "width": width,
         "height": height,
     }
