@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from engram.evaluation.paper import TABLE_3, TABLE_4
@@ -33,10 +34,10 @@ from engram.report.document_rows import (
     text,
 )
 from engram.report.document_trust import privacy, trust, unknown
+from engram.report.frontier import MB, core_seconds
 from engram.report.gather import BOTH, Run
-from engram.report.groups import TITLES, Group, alike_but, one_per_method, setting
+from engram.report.groups import TITLES, Group, Mean, alike_but, one_per_method, setting
 
-MB = 1e-6
 LONG_STREAM = (1, 2, 5, 10, 20, 30, 40, 50, 100, 200, 500, 1000)
 """Tasks at which the cost of a long stream is shown."""
 
@@ -78,14 +79,20 @@ def readme(place: Place) -> str:
     found += [telling(place, "imagenet50", "dgmw")]
     rows = []
     for g in filter(None, found):
-        points = stations([g])
-        ours = ", ".join(f"A_{t} = {mean_cell(g.score(t))}" for t in points)
+        end = stations([g])[-1:]
+        ours = "".join(f"A_{t} = {mean_cell(g.score(t))}" for t in end)
         told = [word for word in differences(g) if algorithm(g) != DEFAULT_ALGORITHM or word not in OWN]
         words = "; ".join(told)
         if g in controls:
             words = f"control: {setting(g, 'gan.epochs')} rounds, random masks; learned: {mean_cell(controls[0].final)}"
-        rows.append([text(g.data.title), method_cell(g), ours, str(len(g.runs)), papers(g, points), words])
-    return table(["data", "method", "ours, %", "seeds", "paper, %", "what differs"], rows)
+        costs = [mean_cell(without_spread(g.bytes), 1, MB), mean_cell(without_spread(core_seconds(g)), 0)]
+        rows.append([text(g.data.title), method_cell(g), ours, str(len(g.runs)), *costs, papers(g, end), words])
+    return table(["data", "method", "ours, %", "seeds", "MB", "s", "paper, %", "what differs"], rows)
+
+
+def without_spread(value: Mean | None) -> Mean | None:
+    """The mean alone."""
+    return None if value is None else replace(value, std=None)
 
 
 def _beside(place: Place, name: str) -> list[Group | None]:
