@@ -360,7 +360,7 @@ def test_the_digits_keep_their_test_part(tmp_path: Path, onnx: Path) -> None:
 def test_both_digests_of_a_set_agree(tmp_path: Path, onnx: Path) -> None:
     npz = write_npz(tmp_path / "images.npz", channels=3)
     embed_data(str(npz), Backbone(onnx), tmp_path / "out.npz")
-    from engram.data.formats import read_npz
+    from engram.data.npz import read_npz
 
     assert content_digest(read_npz(tmp_path / "out.npz")) == load_dataset(f"npz:{tmp_path / 'out.npz'}").digest
 

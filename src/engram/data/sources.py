@@ -7,13 +7,16 @@ identify contents -> which known variant of the set they are
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from engram.data import formats
 from engram.data.raw import RawSet, content_digest
+from engram.data.reading import opened, size_of
 from engram.errors import DataError
 
 EMBEDDED = Path(__file__).with_name("digits.npz")
@@ -65,20 +68,32 @@ KNOWN: dict[str, dict[str, str]] = {
         "e5043343fb27c252fd0dd8063bf4ab121ccb9610d74dc77a9d39024f343b2148": "standard",
         "267dd7ad7c0a90aa524c00de1879a808f0523d9cfe55af0170a031a6f5ed1bf9": "JPEG copy",
     },
-    # pixels of a JPEG depend a little on the decoder's version, hence the sizes below as well
+    # pixels of a JPEG depend a little on the decoder's version: another one gives a set that is told by its size
     "imagenet50": {
         "65bd3fe4a305adb79ed1b6b16c63a6e66c215491733650b192bd6af03806f1b5": "part of Tiny-ImageNet",
     },
 }
 """Content digest (`raw.content_digest`) -> the variant, as printed next to a figure."""
 
+OFFICIAL: dict[str, dict[str, tuple[int, str]]] = {
+    "svhn": {
+        "train_32x32.mat": (182_040_794, "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8"),
+        "test_32x32.mat": (64_275_384, "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b"),
+    },
+}
+"""Bytes and SHA-256 of the files that a set was published as, where no digest of their contents is known yet.
+
+Those of SVHN stand in TensorFlow Datasets (url_checksums/svhn_cropped.txt) and in torchvision
+(prototype/datasets/_builtin/svhn.py).
+"""
+
 BY_SIZE: dict[str, dict[tuple[int, int], str]] = {
     "svhn": {(73_257, 26_032): "standard size, contents not verified"},
-    "imagenet50": {(25_000, 2_500): "part of Tiny-ImageNet"},
+    "imagenet50": {(25_000, 2_500): "size of the part of Tiny-ImageNet, contents not verified"},
 }
-"""(training, test) images -> the variant, for contents whose digest is not known."""
+"""(training, test) images -> the variant, for contents that no digest vouches for."""
 
-OWN = "own"
+STANDARD, OWN = "standard", "own"
 
 
 # ---------------------------------------------------------------- on this machine
@@ -136,7 +151,21 @@ def read(name: str, folder: Path) -> RawSet:
     files = files_of(name, folder)
     if files is None:
         raise missing(name, folder.parent)
-    return READERS[name](*files)
+    return replace(READERS[name](*files), official=is_official(name, files))
+
+
+def is_official(name: str, files: Sequence[Path]) -> bool:
+    """Whether every file is the one that was published, to the byte."""
+    known = OFFICIAL.get(name, {})
+    return bool(known) and all(
+        path.name in known and size_of(path) == known[path.name][0] and _sha256(path) == known[path.name][1]
+        for path in files
+    )
+
+
+def _sha256(path: Path) -> str:
+    with opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def count(name: str, folder: Path) -> tuple[int, int]:
@@ -147,13 +176,20 @@ def count(name: str, folder: Path) -> tuple[int, int]:
     return COUNTERS[name](*files)
 
 
-def identify(name: str, digest: str, sizes: tuple[int, int]) -> str:
-    """The variant that these contents are."""
-    return KNOWN.get(name, {}).get(digest) or BY_SIZE.get(name, {}).get(sizes, OWN)
+def identify(name: str, digest: str, sizes: tuple[int, int], *, official: bool = False) -> str:
+    """The variant that these contents are. `official`: their files are those that were published."""
+    if known := KNOWN.get(name, {}).get(digest):
+        return known
+    return STANDARD if official else BY_SIZE.get(name, {}).get(sizes, OWN)
+
+
+def is_verified(name: str, variant: str) -> bool:
+    """Whether a digest vouches for this variant of a named set, and not its size alone."""
+    return variant != OWN and variant not in BY_SIZE.get(name, {}).values()
 
 
 def variant_at(name: str, folder: Path) -> str:
     """Read a whole set and say what it is; DataError where it is broken."""
     raw = read(name, folder)
     sizes = len(raw.train.labels), len(raw.test.labels) if raw.test else 0
-    return identify(name, content_digest(raw), sizes)
+    return identify(name, content_digest(raw), sizes, official=raw.official)

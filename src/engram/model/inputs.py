@@ -19,8 +19,9 @@ from torch import Tensor
 
 from engram.context import Shape
 from engram.data.datasets import resize
-from engram.data.formats import as_vectors, decode_image, holds_numbers, npz_features, numbers_of
-from engram.data.raw import Pixels, Vectors, broken
+from engram.data.images import decode_image, holds_numbers, numbers_of
+from engram.data.npz import npz_features
+from engram.data.raw import Pixels, Vectors, as_vectors, broken
 from engram.errors import DataError
 from engram.kinds import is_vector
 

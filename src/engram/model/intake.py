@@ -19,11 +19,10 @@ from torch import Tensor
 
 from engram.config import StreamSettings
 from engram.context import Shape
-from engram.data import formats
+from engram.data import formats, npz
 from engram.data.backbone import Backbone, embed
 from engram.data.datasets import DATASETS, Dataset, Split, as_stored, assemble, every_fifth, read_raw
-from engram.data.formats import as_vectors
-from engram.data.raw import ImageFiles, Pixels, Raw, RawSet, Vectors, broken, digest, fingerprints
+from engram.data.raw import ImageFiles, Pixels, Raw, RawSet, Vectors, as_vectors, broken, digest, fingerprints
 from engram.data.recipe import Recipe, require_kind, require_same
 from engram.data.stream import ClassStream
 from engram.errors import DataError
@@ -235,7 +234,7 @@ def _words(labels: Any) -> list[str | int]:
 
 def _from_npz(path: Path) -> RawSet:
     """Any whole numbers as labels; a class is called as `class_names` says, or by its number."""
-    train, test, names = formats.npz_set(path)
+    train, test, names = npz.npz_set(path)
     parts = [train] if test is None else [train, test]
     numbers = sorted({int(label) for part in parts for label in part.labels})
     if names and not (numbers[0] >= 0 and numbers[-1] < len(names)):
@@ -248,7 +247,7 @@ def _from_npz(path: Path) -> RawSet:
         return replace(part, labels=np.array([places[int(label)] for label in part.labels], np.int64))
 
     called = tuple(names[number] if names else str(number) for number in numbers)
-    backbone = formats.npz_backbone(path) if train.vectors else None
+    backbone = npz.npz_backbone(path) if train.vectors else None
     return RawSet(renumber(train), None if test is None else renumber(test), called, backbone=backbone)
 
 

@@ -29,7 +29,7 @@ from engram.config import compose
 from engram.context import Shape
 from engram.data.backbone import Backbone, open_backbone
 from engram.data.datasets import Check, Dataset
-from engram.data.formats import npz_backbone
+from engram.data.npz import npz_backbone
 from engram.data.recipe import Recipe, require_kind, require_same
 from engram.data.stream import ClassStream
 from engram.errors import ConfigError, RunError, unknown

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engram.data.backbone import Backbone
 from engram.data.datasets import resize
-from engram.data.formats import IMAGE_SUFFIXES, decode_image
+from engram.data.images import IMAGE_SUFFIXES, decode_image
 from engram.data.raw import Pixels
 from engram.errors import DataError
 from engram.kinds import is_vector

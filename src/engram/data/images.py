@@ -1,0 +1,95 @@
+"""One image file -> (channels, H, W) uint8: PNG, JPEG, WebP or BMP, upright, on white; whole or refused."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFile, ImageOps
+
+from engram.data import limits, png
+from engram.data.raw import Pixels
+from engram.data.reading import decoding, size_of, within
+from engram.errors import DataError
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+DECODERS = ("PNG", "JPEG", "WEBP", "BMP")
+"""Pillow's names. It has many more, some of which start other programs: none of them is ever tried."""
+IMAGES = "PNG, JPEG, WebP or BMP"
+GREY_MODES = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
+REMEDY = "repair or remove it"
+
+
+def decode_image(source: Path | bytes | Image.Image, channels: int, origin: str = "image") -> Pixels:
+    """One PNG, JPEG, WebP or BMP -> (channels, H, W), upright as its EXIF note says. `origin` names mere bytes."""
+    if isinstance(source, Image.Image):
+        _check_size(source, origin)
+        with decoding(origin, "cannot be read"):
+            return _pixels(source.copy(), channels)
+    with _opened(source, source if isinstance(source, Path) else origin) as image:
+        if ImageFile.LOAD_TRUNCATED_IMAGES:
+            remedy = "set PIL.ImageFile.LOAD_TRUNCATED_IMAGES = False"
+            raise DataError(f"Pillow is told to read truncated images as if they were whole; {remedy}")
+        image.load()
+        if image.format == "PNG" and not png.has_every_row(image, source):
+            raise ValueError("rows are missing")
+        return _pixels(image, channels)
+
+
+def is_grey(path: Path) -> bool:
+    with _opened(path, path) as image:
+        return image.mode in GREY_MODES
+
+
+def holds_numbers(image: Image.Image) -> bool:
+    """Whether an image has numbers of any range for pixels. Some versions of Pillow read a PNG of 16 bits as mode I."""
+    return image.mode == "F" or (image.mode == "I" and image.format != "PNG")
+
+
+def numbers_of(image: Image.Image) -> npt.NDArray[Any]:
+    """(H, W) as they are: what they mean, whoever asks has to find out."""
+    _check_size(image, "image")
+    with decoding("image", "cannot be read"):
+        return np.asarray(ImageOps.exif_transpose(image))
+
+
+@contextmanager
+def _opened(source: Path | bytes, origin: Path | str) -> Iterator[Image.Image]:
+    """An image file, its header read; `origin` names it in an error."""
+    size = size_of(source) if isinstance(source, Path) else len(source)
+    within(origin, "bytes of an image file:", size, limits.IMAGE_FILE, "scale it down")
+    with decoding(origin, f"no readable {IMAGES} image", REMEDY):
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # where somebody set Pillow's own limit lower
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=DECODERS) as image:
+            _check_size(image, origin)
+            yield image
+
+
+def _check_size(image: Image.Image, origin: Path | str) -> None:
+    """Before anything is decoded."""
+    within(origin, "pixels along a side:", max(image.size), limits.SIDE, "scale the image down")
+    within(origin, "pixels:", image.width * image.height, limits.PIXELS, "scale the image down")
+
+
+def _pixels(image: Image.Image, channels: int) -> Pixels:
+    """An image that may be changed -> (channels, H, W)."""
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I"):  # 16 bits a pixel, in a file: Pillow's own conversion would clip, not scale
+        grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+        return np.repeat(grey[None], channels, axis=0)
+    pixels = np.array(_on_white(image, "L" if channels == 1 else "RGB"), np.uint8)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _on_white(image: Image.Image, mode: str) -> Image.Image:
+    """Transparent parts become white paper; without an alpha channel, a plain conversion."""
+    if image.mode in ("LA", "La", "RGBA", "RGBa", "PA") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return image.convert(mode)
