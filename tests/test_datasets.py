@@ -476,6 +476,42 @@ def test_check(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not datasets.check("folder:/no/such")[-1].ok
 
 
+def copies(name: str) -> str:
+    (line,) = (line for line in datasets.check(name) if line.what == "copies")
+    assert line.ok is True, "no fault of the files"
+    return line.detail
+
+
+def test_copies_are_counted_and_said(tmp_path: Path) -> None:
+    """Of training images in the test part, and of images under two labels; nothing else about them is wrong."""
+    path = tmp_path / "own.npz"
+    images, labels = GREY[:20].copy(), LABELS[:20] % 4
+
+    def save(test: npt.NDArray[np.uint8], test_labels: npt.NDArray[np.uint8]) -> str:
+        np.savez(path, images=images, labels=labels, test_images=test, test_labels=test_labels)
+        return f"npz:{path}"
+
+    four = np.arange(4, dtype=np.uint8)
+    none = "no test image is a training one, none has two labels, at 32x32"
+    assert copies(save(GREY[20:24], four)) == none
+    images[4] = images[8] = images[0]  # one label: no matter
+    assert copies(save(GREY[20:24], four)) == none
+    assert copies(save(np.concatenate([images[:3], GREY[20:22]]), np.array([0, 1, 2, 3, 3], np.uint8))) == (
+        "3 of 5 test images are training images too, at 32x32"
+    )
+    images[5] = images[0]
+    text = copies(save(GREY[20:24], four))
+    assert text == "1 image under two labels or more (first: '0' and '1'), at 32x32"
+    images[6], images[7] = images[0], images[11]
+    assert copies(save(np.concatenate([images[2:3], GREY[20:23]]), four[[3, 0, 1, 2]])) == (
+        "1 of 4 test images are training images too and "
+        "2 different images under two labels or more (first: '0' and '1'), at 32x32"
+    )
+    features = np.eye(8, dtype=np.float32)
+    np.savez(path, features=features, labels=LABELS[:8] % 2, test_features=features[:2], test_labels=LABELS[:2] % 2)
+    assert copies(f"npz:{path}") == "2 of 2 test vectors are training vectors too"
+
+
 def test_what_is_known_by_its_size_alone_was_not_checked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mnist(root)
     monkeypatch.setitem(sources.BY_SIZE, "mnist", {(40, 40): "standard size"})

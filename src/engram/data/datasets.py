@@ -521,7 +521,7 @@ def _check_copies(data: Dataset) -> Check:
         said.append(f"{shared:,} of {len(prints[1]):,} test {kind} are training {kind} too")
     if torn:
         first = " and ".join(repr(data.class_names[label]) for label in sorted(torn[0])[:2])
-        said.append(f"{len(torn):,} different {kind} under two labels or more (first: {first})")
+        said.append(f"{len(torn):,} {noun(data.shape, many=len(torn) > 1)} under two labels or more (first: {first})")
     where = "" if is_vector(data.shape) else f", at {data.shape[1]}x{data.shape[2]}"
     text = " and ".join(said) or f"no test {noun(data.shape, many=False)} is a training one, none has two labels"
     return Check("copies", True, one_line(text + where))

@@ -47,7 +47,7 @@ def read_idx(path: Path) -> Pixels:
         shape = _idx_shape(source, path)
         size = math.prod(shape)
         within(path, "its header promises bytes:", size, limits.UNPACKED, "take fewer images")
-        data = fill(source, size)
+        data = fill(source, size, path)
         more = source.read(1)  # one byte more than was promised is enough to know
         if len(data) != size or more:
             held = f"{len(data) + 1} or more" if more else len(data)

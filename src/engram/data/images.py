@@ -14,7 +14,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps
 
 from engram.data import limits, png
-from engram.data.raw import Pixels
+from engram.data.raw import Pixels, broken
 from engram.data.reading import decoding, size_of, within
 from engram.errors import DataError
 
@@ -23,7 +23,7 @@ DECODERS = ("PNG", "JPEG", "WEBP", "BMP")
 """Pillow's names. It has many more, some of which start other programs: none of them is ever tried."""
 IMAGES = "PNG, JPEG, WebP or BMP"
 GREY_MODES = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
-REMEDY = "repair or remove it"
+REMEDY, SMALLER = "repair or remove it", "scale the image down"
 
 
 def decode_image(source: Path | bytes | Image.Image, channels: int, origin: str = "image") -> Pixels:
@@ -32,18 +32,19 @@ def decode_image(source: Path | bytes | Image.Image, channels: int, origin: str 
         _check_size(source, origin)
         with decoding(origin, "cannot be read"):
             return _pixels(source.copy(), channels)
-    with _opened(source, source if isinstance(source, Path) else origin) as image:
+    origin, data = (str(source), _bytes_of(source)) if isinstance(source, Path) else (origin, source)
+    with _opened(data, origin) as image:
         if ImageFile.LOAD_TRUNCATED_IMAGES:
             remedy = "set PIL.ImageFile.LOAD_TRUNCATED_IMAGES = False"
             raise DataError(f"Pillow is told to read truncated images as if they were whole; {remedy}")
         image.load()
-        if image.format == "PNG" and not png.has_every_row(image, source):
+        if image.format == "PNG" and not png.has_every_row(image, data):
             raise ValueError("rows are missing")
         return _pixels(image, channels)
 
 
 def is_grey(path: Path) -> bool:
-    with _opened(path, path) as image:
+    with _opened(_bytes_of(path), str(path)) as image:
         return image.mode in GREY_MODES
 
 
@@ -59,22 +60,33 @@ def numbers_of(image: Image.Image) -> npt.NDArray[Any]:
         return np.asarray(ImageOps.exif_transpose(image))
 
 
+def _bytes_of(path: Path) -> bytes:
+    within(path, "bytes of an image file:", size_of(path), limits.IMAGE_FILE, SMALLER)
+    with decoding(path, "cannot be read", "check the path and your rights"):
+        return path.read_bytes()
+
+
 @contextmanager
-def _opened(source: Path | bytes, origin: Path | str) -> Iterator[Image.Image]:
-    """An image file, its header read; `origin` names it in an error."""
-    size = size_of(source) if isinstance(source, Path) else len(source)
-    within(origin, "bytes of an image file:", size, limits.IMAGE_FILE, "scale it down")
+def _opened(data: bytes, origin: str) -> Iterator[Image.Image]:
+    """An image, its header read; `origin` names it in an error.
+
+    Of bytes in memory, because Pillow reads as much from a file as the file asks for, and takes the memory beforehand.
+    """
     with decoding(origin, f"no readable {IMAGES} image", REMEDY):
         warnings.simplefilter("error", Image.DecompressionBombWarning)  # where somebody set Pillow's own limit lower
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=DECODERS) as image:
+        try:
+            opened = Image.open(io.BytesIO(data), formats=DECODERS)
+        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+            raise broken(origin, str(error), SMALLER) from None
+        with opened as image:
             _check_size(image, origin)
             yield image
 
 
-def _check_size(image: Image.Image, origin: Path | str) -> None:
+def _check_size(image: Image.Image, origin: str) -> None:
     """Before anything is decoded."""
-    within(origin, "pixels along a side:", max(image.size), limits.SIDE, "scale the image down")
-    within(origin, "pixels:", image.width * image.height, limits.PIXELS, "scale the image down")
+    within(origin, "pixels along a side:", max(image.size), limits.SIDE, SMALLER)
+    within(origin, "pixels:", image.width * image.height, limits.PIXELS, SMALLER)
 
 
 def _pixels(image: Image.Image, channels: int) -> Pixels:

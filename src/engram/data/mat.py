@@ -58,7 +58,7 @@ def read_mat(path: Path, names: Collection[str]) -> dict[str, npt.NDArray[Any]]:
     found = {}
     with decoding(path, WHAT, REMEDY):
         for array, source in _arrays(path, names):
-            data = fill(source, array.bytes) if array.at_once is None else np.frombuffer(array.at_once, np.uint8)
+            data = fill(source, array.bytes, path) if array.at_once is None else np.frombuffer(array.at_once, np.uint8)
             if len(data) != array.bytes:
                 raise broken(path, f"truncated within {array.name}")
             if isinstance(source.raw, Deflated) and len(source.read(8)) == 8:  # to the end, where a checksum stands

@@ -24,6 +24,8 @@ KINDS = ("images", "features")
 NPZ_ARRAYS = (*(f"{part}{kind}" for part in ("", "train_", "test_") for kind in (*KINDS, "labels")), "class_names")
 WHAT = "no readable .npz file"
 WRITE = "write it with numpy.savez(path, images=..., labels=...), or features=... for vectors"
+HEADER = 10_000
+"""Bytes before an array: numpy itself reads no more without being told to."""
 STORE = "write it with numpy.savez, which does not compress, or take fewer"
 
 
@@ -66,13 +68,16 @@ def _array(file: io.BufferedIOBase, size: int, path: Path, key: str) -> npt.NDAr
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise broken(path, f"{key} is of format {version}, not 1.0 or 2.0", WRITE)
-    shape, by_column, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
+    length = file.read(2 if version == (1, 0) else 4)
+    within(path, f"bytes in the header of {key}:", int.from_bytes(length, "little"), HEADER, WRITE)
+    head = io.BytesIO(length + file.read(int.from_bytes(length, "little")))
+    shape, by_column, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(head)
     if dtype.hasobject:  # they would have to be unpickled, and a data file must not run code
         raise broken(path, f"{key} holds Python objects: Object arrays are never loaded", "give numbers")
     left, promised = size - file.tell(), math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or promised != left or not dtype.itemsize:
         raise broken(path, f"the header of {key} promises {shape} of {dtype}, {promised:,} bytes; it holds {left:,}")
-    data = fill(file, promised)
+    data = fill(file, promised, path)
     if len(data) != promised:
         raise broken(path, f"{key} is truncated")
     return data.view(dtype).reshape(shape, order="F" if by_column else "C")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 from PIL import Image
 
@@ -16,13 +15,12 @@ INTERLACED = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 
 """First column and row of each pass, and the steps from there."""
 
 
-def has_every_row(image: Image.Image, source: Path | bytes) -> bool:
+def has_every_row(image: Image.Image, data: bytes) -> bool:
     """Of a decoded image and its file. A last row that is not all zeros was there, and so were those above it."""
     if not image.info.get("interlace"):
         last = image.crop((0, image.height - 1, image.width, image.height)).tobytes()
         if last.strip(b"\0"):
             return True
-    data = source if isinstance(source, bytes) else source.read_bytes()
     needed = _bytes_of_rows(data)
     return _unpacked_to(data, needed) >= needed
 

@@ -29,6 +29,8 @@ PIECE = 1 << 18
 """Bytes that are read or unpacked at a time."""
 PORTION = 1 << 22
 """Bytes that are asked for at a time."""
+TIGHTEST = 1032
+"""Deflate packs no tighter: 258 bytes in two bits."""
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\0"
 
 
@@ -154,8 +156,10 @@ class _Xz(io.RawIOBase):
         return 0
 
 
-def fill(source: io.BufferedIOBase, count: int) -> npt.NDArray[np.uint8]:
-    """The next `count` bytes, fewer where there are no more. Memory is taken as they come, whatever is promised."""
+def fill(source: io.BufferedIOBase, count: int, path: Path) -> npt.NDArray[np.uint8]:
+    """The next `count` bytes out of a file, fewer where there are no more; memory is taken for what it can hold."""
+    if count > TIGHTEST * size_of(path):
+        raise EOFError(f"{count:,} bytes are promised, far more than it can hold")
     data = np.empty(count, np.uint8)
     view, done = data.data, 0
     while done < count and (more := source.readinto(view[done : done + PORTION])):
