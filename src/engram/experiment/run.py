@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from engram import distributed
-from engram.config import Config, require
+from engram.config import MOST_ROUNDS, Config, require
 from engram.data.datasets import load_dataset
 from engram.data.stream import ClassStream
 from engram.errors import RunError
@@ -27,8 +28,11 @@ from engram.experiment.loop import Stop, TaskLoop
 from engram.experiment.machine import prepare
 from engram.experiment.progress import Display
 from engram.experiment.request import Request, default_folder
+from engram.methods import budget
 from engram.methods.registry import find_method
+from engram.opening import opening
 from engram.presets import lighter_presets
+from engram.values import shown
 
 
 def run(
@@ -75,7 +79,8 @@ def execute(
     if folder is None:
         folder = default_folder(request.config())
     if resume and not (is_blank(folder) and request.dataset and request.method):
-        known = read_origin(folder)
+        with opening(folder):
+            known = read_origin(folder)
         config = request.over(known.config, folder)
     else:
         require_blank(folder)
@@ -91,6 +96,7 @@ def execute(
             "bring the old data back, or start anew with another --out"
         )
     chosen = find_method(config.method)
+    budget.require(config, dataset.shape, device, training=True)
     learner = chosen.learner(config, dataset.shape, device)
     stream = ClassStream(
         dataset,
@@ -113,13 +119,24 @@ def execute(
                 require_blank(folder)
                 write_origin(folder, origin)
             loop = TaskLoop(folder, config, learner, display=display, board=board, stop=stop)
-            offset = loop.restore()  # refuses a damaged checkpoint before anything is written
+            with opening(folder):
+                offset = loop.restore()  # refuses a damaged checkpoint before anything is written
+                _require_place(loop, stream, offset)
             notes = list(dataset.notes) if known is None else []
-            notes += [f"since the start, {line}; the last bits may differ" for line in note_environment(folder, device)]
+            with opening(folder):
+                moved = note_environment(folder, device)
+            notes += [f"since the start, {line}; the last bits may differ" for line in moved]
             lighter = lighter_presets(config) if known is None and device.type == "cpu" else []
             notes += [f"these sizes are meant for a GPU; for a CPU there is --preset {name}" for name in lighter]
             loop.go(dataset, stream, offset, notes)
     return folder
+
+
+def _require_place(loop: TaskLoop, stream: ClassStream, offset: int) -> None:
+    """A checkpoint's place lies within the stream."""
+    places = ((loop.task, len(stream)), (loop.epoch_number, MOST_ROUNDS), (offset, sys.maxsize))
+    if not all(type(place) is int and 0 <= place <= last for place, last in places):
+        raise ValueError(f"its place is task {shown(loop.task)}, epoch {shown(loop.epoch_number)}, byte {offset}")
 
 
 def _require_rows(config: Config, processes: int) -> None:
