@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from engram import distributed
-from engram.config import MOST_ROUNDS, Config, require
+from engram.config import Config, require
 from engram.data.datasets import load_dataset
 from engram.data.stream import ClassStream
 from engram.errors import RunError
@@ -28,11 +27,11 @@ from engram.experiment.loop import Stop, TaskLoop
 from engram.experiment.machine import prepare
 from engram.experiment.progress import Display
 from engram.experiment.request import Request, default_folder
+from engram.experiment.restore import restored
 from engram.methods import budget
 from engram.methods.registry import find_method
 from engram.opening import opening
 from engram.presets import lighter_presets
-from engram.values import shown
 
 
 def run(
@@ -111,7 +110,7 @@ def execute(
     with distributed.joined(device, config.runtime.wait_seconds) as world:
         if world.rank:
             loop = TaskLoop(folder, config, learner, stop=stop)
-            loop.go(dataset, stream, loop.restore(), [])
+            loop.go(dataset, stream, restored(folder, loop, stream), [])
             return folder
         board: Board | NoBoard = Board(folder) if tensorboard else NoBoard()
         with locked(folder):
@@ -119,9 +118,7 @@ def execute(
                 require_blank(folder)
                 write_origin(folder, origin)
             loop = TaskLoop(folder, config, learner, display=display, board=board, stop=stop)
-            with opening(folder):
-                offset = loop.restore()  # refuses a damaged checkpoint before anything is written
-                _require_place(loop, stream, offset)
+            offset = restored(folder, loop, stream)
             notes = list(dataset.notes) if known is None else []
             with opening(folder):
                 moved = note_environment(folder, device)
@@ -130,13 +127,6 @@ def execute(
             notes += [f"these sizes are meant for a GPU; for a CPU there is --preset {name}" for name in lighter]
             loop.go(dataset, stream, offset, notes)
     return folder
-
-
-def _require_place(loop: TaskLoop, stream: ClassStream, offset: int) -> None:
-    """A checkpoint's place lies within the stream."""
-    places = ((loop.task, len(stream)), (loop.epoch_number, MOST_ROUNDS), (offset, sys.maxsize))
-    if not all(type(place) is int and 0 <= place <= last for place, last in places):
-        raise ValueError(f"its place is task {shown(loop.task)}, epoch {shown(loop.epoch_number)}, byte {offset}")
 
 
 def _require_rows(config: Config, processes: int) -> None:

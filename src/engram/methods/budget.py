@@ -28,7 +28,7 @@ from engram.nets import architectures
 from engram.nets.dense import CRITIC, HIDDEN
 from engram.nets.graph import Graph
 from engram.nets.random_features import PATCH, WINDOWS
-from engram.nets.residual_critic import PLAIN_BLOCKS
+from engram.nets.residual_critic import LAST_SIDE, PLAIN_BLOCKS
 from engram.nets.resnet import BLOCKS_READ, RESNET_BLOCKS
 
 FLOAT, DOUBLE = 4, 8
@@ -87,7 +87,7 @@ def _resnet(shape: Shape, width: int) -> Iterator[Size]:
 def _residual_trunk(shape: Shape, width: int) -> Iterator[Size]:
     side, n_in, plain = shape[1], shape[0], 0
     while plain < PLAIN_BLOCKS:
-        halves = side > architectures.START
+        halves = side > LAST_SIDE
         plain += not halves
         yield _conv(n_in, width, 3, side)
         side //= 2 if halves else 1
