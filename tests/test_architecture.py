@@ -16,6 +16,7 @@ SOURCE = Path(engram.__file__).parent
 # Data flows to the right; a package (or a file beside the packages) imports from those to its left only.
 PACKAGES = [
     "errors",
+    "opening",
     "values",
     "config",
     "presets",
@@ -43,7 +44,8 @@ FOLDERS = [
     "report", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = [
-    "errors.py", "values.py", "config.py", "presets/__init__.py", "gan/settings.py", "methods/dgm/settings.py",
+    "errors.py", "opening.py", "values.py", "config.py", "presets/__init__.py", "gan/settings.py",
+    "methods/dgm/settings.py",
     "__init__.py", "evaluation/metrics.py", "evaluation/paper.py", "experiment/jobs.py", "experiment/summary.py",
     "experiment/records.py", "experiment/files.py",
     *(str(path.relative_to(SOURCE)) for folder in ("report", "cli") for path in (SOURCE / folder).glob("*.py")),

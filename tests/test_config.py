@@ -94,7 +94,7 @@ def test_texts_are_read_as_the_fields_type(key: str, text: str, value: Any) -> N
     [
         ("classifier.epochs", "many", "classifier.epochs='many' is not a whole number"),
         ("classifier.epochs", "1.5", "not a whole number"),
-        ("classifier.epochs", "0", "classifier.epochs=0 is out of range: it must be 1 or more"),
+        ("classifier.epochs", "0", "classifier.epochs=0 is out of range: it must be 1 to 1,000,000"),
         ("classifier.learning_rate", "nan", "not a finite number"),
         ("classifier.learning_rate", "-1", "classifier.learning_rate=-1.0 is out of range: it must be above 0"),
         ("classifier.architecture", "vgg", "not one of auto, convnet, resnet18"),
@@ -250,7 +250,7 @@ def test_nothing_in_the_file_may_be_missing_or_unknown(method: str) -> None:
     [
         ("classifier", "epochs", "x", "not a whole number"),
         ("classifier", "epochs", True, "not a whole number"),
-        ("classifier", "epochs", 0, "1 or more"),
+        ("classifier", "epochs", 0, "1 to 1,000,000"),
         ("stream", "order", 3, "not a list"),
         ("runtime", "device", None, "not a text"),
     ],

@@ -236,7 +236,7 @@ def test_a_body_that_lacks_a_part_is_damaged(three: Path, tmp_path: Path) -> Non
         body = {key: value for key, value in contents.body.items() if key != part}
         path = tmp_path / "m.engram"
         path.write_bytes(file.pack(body, contents.state))
-        with pytest.raises(RunError, match="is damaged: it lacks a part"):
+        with pytest.raises(RunError, match="is damaged: a part of it does not fit"):
             Model.open(path)
     narrow = {**contents.body, "config": {**contents.body["config"]}}
     narrow["config"]["classifier"] = {**narrow["config"]["classifier"], "width": 3}

@@ -21,9 +21,29 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from engram.errors import ConfigError, unknown
-from engram.values import describe, read_value
+from engram.values import describe, read_value, shown
 
 T = TypeVar("T")
+
+# What no setting goes beyond: far above anything that makes sense, and below what a library can still hold. Whether
+# it fits into this machine is another question (`methods.budget`).
+MOST_CLASSES = 100_000
+MOST_ROUNDS = 1_000_000
+"""Epochs, steps, batches."""
+MOST_ROWS = 1_000_000
+"""Examples of a batch."""
+MOST_IMAGES = 1_000_000_000
+MOST_WIDE = 16_384
+"""Units or channels of a network's first layer."""
+MOST_FILTERS = 4_096
+MOST_WEIGHT = 1e12
+"""Of a term of a loss; its square is still a number in float32."""
+MOST_THREADS = 1_024
+"""OpenMP ends the process where it cannot start as many as it is told to."""
+MOST_SECONDS = 1e9
+MOST_DEVICES = 128
+"""torch counts them in a byte."""
+MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -49,12 +69,20 @@ class Range:
         ('1 or more', 'above 0 and below 1', '0 to 1')
         """
         if self.at_least is not None and self.at_most is not None:
-            return f"{self.at_least:g} to {self.at_most:g}"
-        low = f"{self.at_least:g} or more" if self.at_least is not None else ""
-        low = f"above {self.above:g}" if self.above is not None else low
-        high = f"below {self.below:g}" if self.below is not None else ""
-        high = f"at most {self.at_most:g}" if self.at_most is not None else high
+            return f"{_plain(self.at_least)} to {_plain(self.at_most)}"
+        low = f"{_plain(self.at_least)} or more" if self.at_least is not None else ""
+        low = f"above {_plain(self.above)}" if self.above is not None else low
+        high = f"below {_plain(self.below)}" if self.below is not None else ""
+        high = f"at most {_plain(self.at_most)}" if self.at_most is not None else high
         return " and ".join(part for part in (low, high) if part)
+
+
+def _plain(bound: float) -> str:
+    """
+    >>> _plain(0.5), _plain(1_000_000), _plain(1e12)
+    ('0.5', '1,000,000', '1e+12')
+    """
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def setting(
@@ -74,7 +102,7 @@ def setting(
 def require(ok: bool, name: str, value: object, wanted: str) -> None:
     """Raise an error that names the setting, its value and what it may be."""
     if not ok:
-        raise ConfigError(f"{name}={value!r} is out of range: it must be {wanted}")
+        raise ConfigError(f"{name}={shown(value)} is out of range: it must be {wanted}")
 
 
 @dataclass(frozen=True)
@@ -95,8 +123,10 @@ class StreamSettings(Group):
     """How the classes of a data set become a stream of tasks, and how large its images are."""
 
     group = "stream"
-    classes_per_task: int = setting(1, "how many new classes each task brings", at_least=1)
-    first_task: int | None = setting(None, "how many the first task brings, where that differs", at_least=1)
+    classes_per_task: int = setting(1, "how many new classes each task brings", at_least=1, at_most=MOST_CLASSES)
+    first_task: int | None = setting(
+        None, "how many the first task brings, where that differs", at_least=1, at_most=MOST_CLASSES
+    )
     order: tuple[str, ...] | None = setting(
         None, "classes in order of appearance, by name or number; may leave some out; goes before order_seed"
     )
@@ -125,10 +155,13 @@ class ClassifierSettings(Group):
         "the paper's convnet for digits, or ResNet-18; of vectors linear, or one hidden layer (mlp); auto: by the data",
     )
     width: int = setting(
-        32, "channels of its first layer; ResNet-18 usually has 64; mlp has 16 times as many units", at_least=1
+        32,
+        "channels of its first layer; ResNet-18 usually has 64; mlp has 16 times as many units",
+        at_least=1,
+        at_most=MOST_WIDE,
     )
-    epochs: int = setting(3, "passes over a task's examples", at_least=1)
-    batch_size: int = setting(128, "examples per step", at_least=2)
+    epochs: int = setting(3, "passes over a task's examples", at_least=1, at_most=MOST_ROUNDS)
+    batch_size: int = setting(128, "examples per step", at_least=2, at_most=MOST_ROWS)
     learning_rate: float = setting(3e-3, "the peak of the one-cycle schedule", above=0, below=10)
     label_smoothing: float = setting(0.0, "share of the target spread over all classes", at_least=0, below=1)
     augment: Literal["none", "affine", "photo", "strong", "colour", "texture"] = setting(
@@ -145,18 +178,26 @@ class RuntimeSettings(Group):
     group = "runtime"
     device: str = setting("auto", "auto (CUDA, then MPS, then CPU), cpu, cuda, cuda:1 or mps")
     threads: int = setting(
-        0, "CPU threads; 0: OMP_NUM_THREADS where it is set, else one per core that is free to use", at_least=0
+        0,
+        "CPU threads; 0: OMP_NUM_THREADS where it is set, else one per core that is free to use",
+        at_least=0,
+        at_most=MOST_THREADS,
     )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "of training's forward passes; all that is kept is float32; bfloat16 is for GPUs"
     )
-    checkpoint_seconds: float = setting(10.0, "save after an epoch when so much time has passed", at_least=0)
-    wait_seconds: float = setting(60.0, "how long processes of one torchrun wait for each other", above=0)
+    checkpoint_seconds: float = setting(
+        10.0, "save after an epoch when so much time has passed", at_least=0, at_most=MOST_SECONDS
+    )
+    wait_seconds: float = setting(
+        60.0, "how long processes of one torchrun wait for each other", above=0, at_most=MOST_SECONDS
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         kind, _, number = self.device.partition(":")
-        fits = kind in ("auto", "cpu", "cuda", "mps") and (not number or (kind == "cuda" and number.isdigit()))
+        counts = number.isascii() and number.isdecimal() and len(number) <= 3 and int(number) < MOST_DEVICES
+        fits = kind in ("auto", "cpu", "cuda", "mps") and (kind == self.device or (kind == "cuda" and counts))
         require(fits, "runtime.device", self.device, "auto, cpu, cuda, cuda:N or mps")
 
 
@@ -198,8 +239,9 @@ class Config:
     runtime: RuntimeSettings = RuntimeSettings()
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, "seed", self.seed, "0 or more")
-        require(self.order_seed is None or self.order_seed >= 0, "order_seed", self.order_seed, "0 or more")
+        for name in ("seed", "order_seed"):
+            seed = getattr(self, name)
+            require(seed is None or 0 <= seed <= MOST_SEED, name, seed, f"0 to {MOST_SEED:,}")
 
 
 TOP = ("dataset", "method", "preset", "seed", "order_seed")
@@ -244,7 +286,9 @@ def help_of(group: Group) -> Iterator[SettingHelp]:
 def compose(base: Config, settings: Mapping[str, Any]) -> Config:
     """`base` with `group.field` (or plain top-level `field`) values replaced. Texts are read as the field's type."""
     if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
-        raise ConfigError(f"settings cannot be {settings!r:.60}; give a dictionary, such as {{'classifier.epochs': 3}}")
+        raise ConfigError(
+            f"settings cannot be {shown(settings)}; give a dictionary, such as {{'classifier.epochs': 3}}"
+        )
     groups, new, top = groups_of(base), dict[str, dict[str, Any]](), dict[str, Any]()
     for key, value in settings.items():
         group, dot, name = key.partition(".")
@@ -302,7 +346,7 @@ def from_dict(plain: Mapping[str, Any], settings: MethodSettings) -> Config:
     for name, group in groups.items():
         found = plain[name]
         if not isinstance(found, Mapping):
-            raise ConfigError(f"{name} must be a group of settings, not {found!r}")
+            raise ConfigError(f"{name} must be a group of settings, not {shown(found)}")
         names = [spec.name for spec in fields(group)]
         own = {key: value for key, value in ADDED.get(name, {}).items() if key in names} | dict(found)
         if missing := [key for key in names if key not in own]:

@@ -19,6 +19,10 @@ DISTRIBUTION = "engram-continual"
 """What pip calls this project; `engram` on PyPI is another one."""
 
 
+LONGEST = 60
+"""Characters of a name in an error."""
+
+
 class EngramError(Exception):
     """Base of every error that is meant for a person to read: one line that names the value and the remedy.
 
@@ -41,7 +45,7 @@ class ConfigError(EngramError):
     ...     configure(settings={"gan.epochs": -1})
     ... except ConfigError as error:
     ...     print(error)
-    gan.epochs=-1 is out of range: it must be 1 or more
+    gan.epochs=-1 is out of range: it must be 1 to 1,000,000
     """
 
 
@@ -129,6 +133,7 @@ def unknown(what: str, value: str, known: Iterable[str]) -> ConfigError:
     "unknown method 'jiont': did you mean 'joint'? Known: joint, finetune"
     """
     known = list(known)
+    value = value if len(value) <= LONGEST else f"{value[: LONGEST - 3]}..."
     near = difflib.get_close_matches(value, known, n=2, cutoff=0.6)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return ConfigError(f"unknown {what} {value!r}: {hint}Known: {', '.join(known)}")

@@ -10,14 +10,29 @@ from typing import Any, Literal
 from engram.errors import ConfigError
 
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+LONGEST = 60
+"""Characters of a value in an error."""
 
 
 def read_value(key: str, value: Any, hint: Any) -> Any:
     """Turn a text, or a value out of JSON or TOML, into the type of its setting, or say what it should have been."""
     try:
         return _convert(value, hint)
-    except (ValueError, TypeError, OverflowError):
-        raise ConfigError(f"{key}={value!r} is not {describe(hint)}") from None
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        raise ConfigError(f"{key}={shown(value)} is not {describe(hint)}") from None
+
+
+def shown(value: Any) -> str:
+    """A value as an error tells it: whatever it is, a short text.
+
+    >>> shown("many"), shown("9" * 5000), shown(16**5000)
+    ("'many'", "'99999999999999999999999999999999999999999999999999999999...", 'a value of type int that is too large')
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python writes no number of thousands of digits, and no tree without end
+        return f"a value of type {type(value).__name__} that is too large"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def _convert(value: Any, hint: Any) -> Any:
@@ -57,10 +72,12 @@ def _word(value: Any) -> bool:
 def _number(value: Any, kind: Callable[[Any], Any]) -> Any:
     if isinstance(value, bool) or (kind is int and isinstance(value, float) and not value.is_integer()):
         raise ValueError(value)
+    if isinstance(value, str) and not value.isascii():  # digits of other scripts, which Python would take
+        raise ValueError(value)
     number = kind(value)
     if number != number or number in (float("inf"), float("-inf")):
         raise ValueError(value)
-    return number
+    return number + 0  # no negative zero
 
 
 def describe(hint: Any) -> str:

@@ -61,6 +61,11 @@ def call(words: list[str] | None = None) -> int:
         # the reader of our output went away (`engram list | head`): not an error, and nobody to tell
         _drop_output()
         return 0
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        complain("engram: there is not enough memory; lower widths, batches or images, or close other programs")
+        return 2
     except OSError as error:
         where = error.filename
         if where is None:
@@ -68,6 +73,11 @@ def call(words: list[str] | None = None) -> int:
             where = "standard input or output"
         complain(f"engram: cannot read or write {where}: {error.strerror or error}; check path, rights and space")
         return 2
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """torch says it by an error of its own for graphics cards, and in words for all else."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
 def _act(words: list[str] | None) -> int:

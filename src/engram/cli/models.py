@@ -26,6 +26,7 @@ from engram.cli.shared import (
     tell_settings,
 )
 from engram.errors import ConfigError, RunError
+from engram.opening import opening
 
 if TYPE_CHECKING:
     from engram.data.backbone import Backbone
@@ -319,7 +320,8 @@ def do_verify(chosen: argparse.Namespace) -> int:
 
     if chosen.verbose:
         tell_settings(chosen.model)
-    return print_checks(verify(chosen.model, chosen.audit), quiet=chosen.quiet)
+    with opening(chosen.model):
+        return print_checks(verify(chosen.model, chosen.audit), quiet=chosen.quiet)
 
 
 def do_card(chosen: argparse.Namespace) -> int:

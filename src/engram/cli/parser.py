@@ -343,7 +343,19 @@ def _report(commands: Commands) -> None:
     report.add_argument("--watch", action="store_true", help="again whenever the records change, until Ctrl-C")
     report.add_argument("--serve", action="store_true", help="with --watch: at a local address instead of in files")
     report.add_argument(
-        "--host", default="127.0.0.1", metavar="H", help="for --serve (default: 127.0.0.1, this machine)"
+        "--host",
+        default="127.0.0.1",
+        metavar="H",
+        help="for --serve; 0.0.0.0: for other machines too, who may ask by this machine's number or name (default: "
+        "127.0.0.1, this machine)",
+    )
+    report.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="for --serve: another name by which browsers may ask; all others are refused, as a page elsewhere can "
+        "make its own name lead here (default: none)",
     )
     report.add_argument(
         "--port", type=int, default=8730, metavar="P", help="for --serve; 0: any free one (default: 8730)"

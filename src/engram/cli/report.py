@@ -29,11 +29,13 @@ def do_report(chosen: argparse.Namespace) -> int:
         raise missing_extra("engram report", "report") from None
     if chosen.serve and not chosen.watch:
         raise ConfigError("--serve goes with --watch: engram report --watch RUN --serve")
+    if chosen.allow_host and not chosen.serve:
+        raise ConfigError("--allow-host goes with --serve")
     if chosen.serve and chosen.out is not None:
         raise ConfigError("--serve writes nothing: leave --out away, or leave --serve away")
     make = maker(chosen.runs, chosen.against, patient=chosen.watch, archive=chosen.archive)
     if chosen.serve:
-        return serve(chosen.runs, make, chosen.host, chosen.port)
+        return serve(chosen.runs, make, chosen.host, chosen.port, chosen.allow_host)
     out = chosen.out or Path("report")
     show = partial(write_and_tell, out=out, quiet=chosen.quiet, verbose=chosen.verbose)
     if chosen.watch:
@@ -109,12 +111,12 @@ def watch(runs: Sequence[Path], make: Make, show: Callable[[Gathered, Files], No
         time.sleep(POLL_SECONDS)
 
 
-def serve(runs: Sequence[Path], make: Make, host: str, port: int) -> int:
+def serve(runs: Sequence[Path], make: Make, host: str, port: int, names: Sequence[str] = ()) -> int:
     """Show it at a local address, until Ctrl-C."""
     from engram.report.serve import Live, Server
 
     make("")  # a mistake in the words is found now, not when somebody looks
-    with Server(host, port, Live(runs, lambda version: make(version)[1])) as server:
+    with Server(host, port, Live(runs, lambda version: make(version)[1]), names=names) as server:
         print(f"{server.address} (Ctrl-C ends it)", flush=True)
         server.serve_forever()
     return 0

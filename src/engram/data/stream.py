@@ -299,12 +299,16 @@ def class_order(
     return numbers
 
 
+MOST_DIGITS = 9
+"""Of a class's number; Python refuses to read thousands."""
+
+
 def _class_number(word: str | int, names: Sequence[str]) -> int:
     """Which class somebody means: a word is a name or else a number, a number is a number."""
     if isinstance(word, str):
         if word in names:
             return names.index(word)
-        if not word.isdecimal() or int(word) >= len(names):
+        if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= len(names):
             raise unknown("class", word, names)
     elif not 0 <= word < len(names):
         raise ConfigError(f"class order names class {word}, but there are classes 0 to {len(names) - 1}")

@@ -9,7 +9,7 @@ import sys
 import torch
 
 from engram import distributed
-from engram.config import RuntimeSettings
+from engram.config import MOST_THREADS, RuntimeSettings
 from engram.errors import ConfigError
 
 
@@ -28,8 +28,8 @@ def prepare(runtime: RuntimeSettings) -> torch.device:
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if here.many and wanted == "cuda":
         wanted = f"cuda:{here.local_rank}"
-    device = torch.device(wanted)
     try:
+        device = torch.device(wanted)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError):
         raise ConfigError(f"runtime.device={wanted!r} is not available here; use cpu or auto") from None
@@ -42,8 +42,9 @@ def default_threads(here: distributed.World) -> int:
     torchrun sets the variable to 1 for want of a better guess, which is no user's wish.
     """
     wished = os.environ.get("OMP_NUM_THREADS", "").strip()
-    if wished.isdecimal() and int(wished) >= 1 and not (here.many and wished == "1"):
-        return int(wished)
+    said = int(wished) if wished.isdecimal() and len(wished) <= len(str(MOST_THREADS)) else 0
+    if 1 <= said <= MOST_THREADS and not (here.many and said == 1):
+        return said
     return max(1, available_cores() // here.local_size)
 
 

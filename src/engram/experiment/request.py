@@ -11,7 +11,8 @@ from engram.config import Config, compose, differences
 from engram.errors import ConfigError, RunError
 from engram.experiment.folder import origin_of
 from engram.methods.registry import configure
-from engram.presets import VECTORS, read_preset
+from engram.opening import opening, read_regular
+from engram.presets import LARGEST, VECTORS, read_preset
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class Request:
         if self.file is None:
             return configure(settings=self.settings, **self.said)
         if self.file.suffix == ".json":
-            stored = origin_of(self.file).config
+            with opening(self.file, "give another file"):
+                read_regular(self.file, LARGEST)
+                stored = origin_of(self.file).config
             if self.method not in (None, stored.method):
                 raise ConfigError(f"{self.file} configures {stored.method}, not {self.method}; leave --method out")
             if self.preset is not None:

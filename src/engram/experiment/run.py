@@ -27,7 +27,10 @@ from engram.experiment.loop import Stop, TaskLoop
 from engram.experiment.machine import prepare
 from engram.experiment.progress import Display
 from engram.experiment.request import Request, default_folder
+from engram.experiment.restore import restored
+from engram.methods import budget
 from engram.methods.registry import find_method
+from engram.opening import opening
 from engram.presets import lighter_presets
 
 
@@ -75,7 +78,8 @@ def execute(
     if folder is None:
         folder = default_folder(request.config())
     if resume and not (is_blank(folder) and request.dataset and request.method):
-        known = read_origin(folder)
+        with opening(folder):
+            known = read_origin(folder)
         config = request.over(known.config, folder)
     else:
         require_blank(folder)
@@ -91,6 +95,7 @@ def execute(
             "bring the old data back, or start anew with another --out"
         )
     chosen = find_method(config.method)
+    budget.require(config, dataset.shape, device, training=True)
     learner = chosen.learner(config, dataset.shape, device)
     stream = ClassStream(
         dataset,
@@ -105,7 +110,7 @@ def execute(
     with distributed.joined(device, config.runtime.wait_seconds) as world:
         if world.rank:
             loop = TaskLoop(folder, config, learner, stop=stop)
-            loop.go(dataset, stream, loop.restore(), [])
+            loop.go(dataset, stream, restored(folder, loop, stream), [])
             return folder
         board: Board | NoBoard = Board(folder) if tensorboard else NoBoard()
         with locked(folder):
@@ -113,9 +118,11 @@ def execute(
                 require_blank(folder)
                 write_origin(folder, origin)
             loop = TaskLoop(folder, config, learner, display=display, board=board, stop=stop)
-            offset = loop.restore()  # refuses a damaged checkpoint before anything is written
+            offset = restored(folder, loop, stream)
             notes = list(dataset.notes) if known is None else []
-            notes += [f"since the start, {line}; the last bits may differ" for line in note_environment(folder, device)]
+            with opening(folder):
+                moved = note_environment(folder, device)
+            notes += [f"since the start, {line}; the last bits may differ" for line in moved]
             lighter = lighter_presets(config) if known is None and device.type == "cpu" else []
             notes += [f"these sizes are meant for a GPU; for a CPU there is --preset {name}" for name in lighter]
             loop.go(dataset, stream, offset, notes)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from engram.config import Group, MethodSettings, setting
+from engram.config import MOST_IMAGES, Group, MethodSettings, setting
 from engram.context import Context
 from engram.data.examples import Examples
 from engram.data.stream import Task
@@ -35,7 +35,7 @@ class ExemplarBudget(Group):
     """Real images that iCaRL stores."""
 
     group = "exemplars"
-    budget: int = setting(2000, "K: real images stored over all classes at any time", at_least=1)
+    budget: int = setting(2000, "K: real images stored over all classes at any time", at_least=1, at_most=MOST_IMAGES)
 
 
 @dataclass(frozen=True)

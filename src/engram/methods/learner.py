@@ -17,6 +17,7 @@ from engram.config import ClassifierSettings, Config, MethodSettings
 from engram.context import Context, Shape
 from engram.data.stream import Task
 from engram.kinds import is_vector
+from engram.methods import budget
 
 State = dict[str, Any]
 """A tree of dictionaries with text keys; its leaves are tensors or plain JSON values."""
@@ -329,6 +330,7 @@ class Method(Generic[S]):
         """A new learner with a configuration."""
         own = config.settings
         assert isinstance(own, type(self.settings)), (type(own), type(self.settings))
+        budget.require(config, shape, device, training=False)
         learner = self.build(Context(shape, config.classifier, own, config.seed, device, config.runtime.precision))
         if not is_vector(shape) or not self.scales_vectors:
             return learner

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from engram.config import Group, MethodSettings, setting
+from engram.config import MOST_WEIGHT, Group, MethodSettings, setting
 from engram.context import Context
 from engram.data.examples import Examples
 from engram.data.stream import Task
@@ -28,7 +28,9 @@ class DistillationSettings(Group):
     """How much the old answers weigh."""
 
     group = "distillation"
-    weight: float = setting(1.0, "of the old network's answers beside the truth; the paper has 1", at_least=0)
+    weight: float = setting(
+        1.0, "of the old network's answers beside the truth; the paper has 1", at_least=0, at_most=MOST_WEIGHT
+    )
 
 
 @dataclass(frozen=True)

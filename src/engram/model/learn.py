@@ -41,6 +41,7 @@ from engram.experiment.folder import (
 from engram.experiment.loop import Stop
 from engram.experiment.progress import Display
 from engram.experiment.records import read_records
+from engram.experiment.restore import restored
 from engram.kinds import is_vector
 from engram.model.card import write_card
 from engram.model.file import SUFFIX, work_folder
@@ -59,6 +60,7 @@ from engram.model.learning import (
 from engram.model.lineage import Step
 from engram.model.model import Model
 from engram.model.parts import shape_of
+from engram.opening import opening
 from engram.presets import VECTORS
 
 NEW = "model.new"
@@ -169,8 +171,10 @@ def learn(
             write_origin(work, origin)
         before = old_accuracy(model, intake)
         loop = loop_for(model, intake, work, display=display, stop=stop)
-        offset = loop.restore()
-        moved = [f"since the start, {line}; the last bits may differ" for line in note_environment(work, model.device)]
+        offset = restored(work, loop, intake.stream)
+        with opening(work):
+            changes = note_environment(work, model.device)
+        moved = [f"since the start, {line}; the last bits may differ" for line in changes]
         loop.go(intake.dataset, intake.stream, offset, (*intake.notes, *moved))
         require_own_place(model, out)  # once more: a program may have saved there in the meantime
         learned = take_over(model, loop, intake, before, audited)

@@ -15,6 +15,7 @@ from engram.errors import ConfigError
 from engram.evaluation.evaluate import evaluate
 from engram.experiment.loop import Stop, TaskLoop
 from engram.experiment.progress import Display
+from engram.methods import budget
 from engram.methods.learner import AddsUp, KeepsEngrams, Samples
 from engram.methods.registry import configure
 from engram.model import intake as intakes
@@ -117,6 +118,7 @@ def loop_for(
     model: Model, intake: Intake, folder: Path | None, *, display: Display | None, stop: Stop | None
 ) -> TaskLoop:
     """A loop that goes on where the model stands; it changes the model's own learner, where there is one."""
+    budget.require(model.config, intake.dataset.shape, model.device, training=True)
     learner = model.learner if model.learner is not None else model.new_learner(intake.dataset.shape)
     return TaskLoop(folder, model.config, learner, display=display, stop=stop, start=model.tasks, trust=model.trust)
 

@@ -38,8 +38,9 @@ from engram.experiment.loop import Stop
 from engram.experiment.machine import prepare
 from engram.experiment.progress import Display
 from engram.kinds import is_vector, noun, to_network
+from engram.methods import budget
 from engram.methods.answering import AnswerNet, AnswerOnly, answer_only, rebuild_answer
-from engram.methods.learner import Forgets, KeepsEngrams, Learner, Samples
+from engram.methods.learner import AddsUp, Forgets, KeepsEngrams, Learner, Samples
 from engram.methods.registry import configure, find_method
 from engram.model import file, hub, learning
 from engram.model.inputs import are_vectors, as_images, told
@@ -47,6 +48,7 @@ from engram.model.intake import UNKNOWN
 from engram.model.learning import Learned
 from engram.model.lineage import Step, first_backbone, now
 from engram.model.parts import BY_ITSELF, MODEL, Parts, read_parts
+from engram.opening import UNFIT, opening, why
 from engram.seeding import generator
 
 BATCH = 256
@@ -97,18 +99,34 @@ class Model:
         """Settings that it was made with; None where it was opened."""
         if parts.shape is not None:
             self.learner = self._restored(parts, parts.shape)
+            self._require_answers(parts, parts.shape)
 
     def _restored(self, parts: Parts, shape: Shape) -> Learner:
         try:
+            budget.require(parts.config, shape, self.device, training=False)
             if parts.answers_only:
                 return rebuild_answer(parts.config, shape, parts.state, self.device)
             learner = self.new_learner(shape)
             if parts.state:
                 learner.load(parts.state)
             return learner
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:
-            what = f"its weights do not fit its settings ({type(error).__name__}: {str(error).splitlines()[0]})"
+        except UNFIT as error:
+            what = f"its weights do not fit its settings ({why(error)})"
             raise file.damaged(parts.path or "the model", what) from error
+
+    def _require_answers(self, parts: Parts, shape: Shape) -> None:
+        """It answers for all its classes and draws the last one: what was read fits together."""
+        if not self.ids:
+            return
+        try:
+            if not isinstance(self.learner, AddsUp):  # their answer takes a second to be made of the sums
+                self._answer(torch.zeros(1, *shape, dtype=torch.float32 if is_vector(shape) else torch.uint8))
+            if isinstance(self.learner, Samples):
+                self.learner.sample([len(self.ids) - 1], 1, generator=generator(0, "sample"))
+        except UNFIT as error:
+            what = f"its weights do not fit its {len(self.ids)} classes ({why(error)})"
+            raise file.damaged(parts.path or "the model", what) from error
+        self._net = None
 
     # ---------------------------------------------------------------- make, open, save
 
@@ -149,7 +167,8 @@ class Model:
         ...     Model.open(f"{folder}/new.engram", strict=True, settings={"runtime.threads": 1})
         Model(dgmw, 0 classes, 0 tasks)
         """
-        return cls._opened(read_parts(Path(path), settings or {}), strict)
+        with opening(path):
+            return cls._opened(read_parts(Path(path), settings or {}), strict)
 
     @classmethod
     def _opened(cls, parts: Parts, strict: bool) -> Model:
@@ -211,7 +230,8 @@ class Model:
         ...     Model.from_pretrained(folder).digest == digest
         True
         """
-        return cls._opened(hub.read(where, revision, settings or {}, options), strict)
+        with opening(where):
+            return cls._opened(hub.read(where, revision, settings or {}, options), strict)
 
     def save_pretrained(self, folder: str | Path, *, license: str | None = None, with_generator: bool = True) -> str:
         """Write config.json, model.safetensors and README.md, as the Hugging Face Hub lays models out; the digest.
@@ -488,6 +508,8 @@ class Model:
             scores = net.head(features)
         else:
             scores = net(x)
+        if scores.shape[1] < len(self.ids):
+            raise ValueError(f"it answers for {scores.shape[1]}")
         scores = scores[:, : len(self.ids)].float().cpu()
         known = torch.ones(len(images), dtype=torch.bool)
         if self.trust is not None:

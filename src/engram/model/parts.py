@@ -23,6 +23,8 @@ from engram.methods.learner import State
 from engram.methods.registry import find_method
 from engram.model import file
 from engram.model.lineage import MACHINE, Step, first_backbone, learned_steps
+from engram.opening import UNFIT, why
+from engram.values import shown
 
 VALIDATION = 0.1
 """Share of a task's images that a model keeps out of the training, to calibrate its answers; 0 in benchmarks."""
@@ -106,13 +108,19 @@ def parts_of(contents: file.Contents, path: Path | None = None, settings: Mappin
     try:
         body = contents.body
         config = from_dict(body["config"], find_method(body["config"]["method"]).settings)
+        next_id = whole(body["next_id"], "next_id")
+        ids = {name: whole(number, f"the number of {name!r:.40}") for name, number in body["classes"]}
+        if not all(isinstance(name, str) for name in ids) or not len(body["classes"]) == len(set(ids.values())):
+            raise ValueError("its classes are not told apart by names and numbers")
+        if any(number >= next_id for number in ids.values()):
+            raise ValueError("a class has a number that is yet to be given")
         return Parts(
             _over(config, settings or {}),
             shape=shape_of(body["shape"]) if body["shape"] else None,
             state=contents.state,
-            ids={name: int(number) for name, number in body["classes"]},
-            next_id=int(body["next_id"]),
-            tasks=int(body["tasks"]),
+            ids=ids,
+            next_id=next_id,
+            tasks=whole(body["tasks"], "tasks"),
             lineage=tuple(Step.of(step) for step in body["lineage"]),
             trust=None if body["trust"] is None else Trust.from_dict(body["trust"]),
             answers_only=bool(body["answers_only"]),
@@ -121,8 +129,15 @@ def parts_of(contents: file.Contents, path: Path | None = None, settings: Mappin
         )
     except EngramError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise file.damaged(path or "the model", f"it lacks a part ({type(error).__name__}: {error})") from error
+    except UNFIT as error:
+        raise file.damaged(path or "the model", f"a part of it does not fit ({why(error)})") from error
+
+
+def whole(value: Any, what: str, *, at_least: int = 0, at_most: int = 10**9) -> int:
+    """A count out of a file; ValueError for what is none."""
+    if type(value) is not int or not at_least <= value <= at_most:
+        raise ValueError(f"{what} is {shown(value)}, and no whole number from {at_least} to {at_most}")
+    return value
 
 
 def shape_of(numbers: Sequence[int]) -> Shape:
@@ -139,7 +154,9 @@ def _of_run(folder: Path, settings: Mapping[str, Any]) -> Parts:
         raise RunError(f"{folder} has not learned anything yet; go on with: engram run --resume --out {folder}")
     try:
         head, meta, on = records[0], saved.meta, environment_of(folder)
-        done = head["tasks"][: meta["task"] - head.get("start", 0)]
+        start = whole(head.get("start", 0), "start")
+        learned = whole(meta["task"], "task", at_least=start, at_most=start + len(head["tasks"]))
+        done = head["tasks"][: learned - start]
         seen = [*head.get("known", []), *(number for task in done for number in task)]
         ids = {head["class_names"][number]: number for number in seen}
         if len(ids) < len(set(seen)):
@@ -150,15 +167,14 @@ def _of_run(folder: Path, settings: Mapping[str, Any]) -> Parts:
             state=saved.state,
             ids=ids,
             next_id=len(head["class_names"]),
-            tasks=meta["task"],
+            tasks=learned,
             lineage=tuple(learned_steps(records, ids=ids, on={key: on[key] for key in MACHINE if key in on})),
             trust=trust_of(saved),
             within_task=bool(meta.get("within_task", meta["epoch"])),
             path=folder,
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise RunError(f"{folder} cannot be opened ({what}); restore it from a copy") from error
+    except UNFIT as error:
+        raise RunError(f"{folder} cannot be opened ({why(error)}); restore it from a copy") from error
 
 
 def _as_model(config: Config, settings: Mapping[str, Any]) -> Config:

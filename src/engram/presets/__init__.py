@@ -20,6 +20,7 @@ from typing import Any
 
 from engram.config import Config
 from engram.errors import ConfigError, unknown
+from engram.opening import read_regular, why
 
 PRESETS = (
     "digits",
@@ -37,6 +38,8 @@ PRESETS = (
     "paper-svhn",
 )
 """The files beside this one."""
+LARGEST = 1_000_000
+"""Bytes of such a file."""
 PAPER = "paper"
 """The paper's algorithm with the authors' settings: the file of the data set at hand."""
 VECTORS = "embeddings"
@@ -76,11 +79,11 @@ def load_preset(name: str) -> Preset:
 def read_preset(path: Path, name: str) -> Preset:
     """A file of this form; whether its settings exist is found when they are used."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(read_regular(path, LARGEST).decode())
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}; check the path") from None
+    except (ValueError, RecursionError) as error:  # of a number with thousands of digits too
+        raise ConfigError(f"{path} is not TOML: {why(error)}") from None
     description, stream = tables.pop("description", ""), tables.pop("stream", {})
     chosen_on = str(tables.pop("tuned_on", ""))
     for method, groups in {"stream": {"stream": stream}, **tables}.items():

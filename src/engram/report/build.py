@@ -199,9 +199,9 @@ def _samples(data: Data, g: Group, files: Files) -> Picture | None:
     if not found:
         return None
     run, path = found[0]
-    contents = path.read_bytes()
-    source = samples.source(contents)
-    if source is None:
+    contents = samples.read(path)
+    source = None if contents is None else samples.source(contents)
+    if contents is None or source is None:
         return None
     name = _unused("figure5-" + data.slug + "-" + re.sub(r"\W+", "-", g.label).strip("-"), files)
     files[f"figures/{name}.png"] = contents

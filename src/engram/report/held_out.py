@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engram.errors import RunError
-from engram.experiment.files import os_errors
+from engram.opening import read_regular, why
 from engram.report.fields import demand, list_of, maybe, plain, share, text, whole
 from engram.report.records import Fields
+
+LARGEST = 10_000_000
+"""Bytes of the file of other data sets."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,14 @@ def others(folder: Path) -> tuple[Others, ...]:
     path = folder / OTHERS
     if not path.exists():
         return ()
-    with os_errors(path):
-        lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = read_regular(path, LARGEST).decode(errors="replace").splitlines()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}; make it anew") from None
     try:
         return tuple(_others(json.loads(line)) for line in lines)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"it lacks {error}" if isinstance(error, KeyError) else plain(str(error))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        what = plain(why(error))
         raise RunError(f"{path} cannot be read ({what}); make it anew with benchmarks/unknown.py") from None
 
 

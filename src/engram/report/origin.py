@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from engram.config import ADDED
+from engram.opening import read_regular
 from engram.report.fields import plain
 from engram.report.records import Problem, other_format
+
+LARGEST = 10_000_000
+"""Bytes of such a file; a start adds half a kilobyte to `environment.json`."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ def settings(path: Path, problems: list[Problem]) -> dict[str, str] | None:
     precision aside, and the preset's name says nothing that its values do not. What an older version did not write
     has the value that stood for it then."""
     try:
-        written = json.loads(path.read_bytes())
+        written = json.loads(read_regular(path, LARGEST))
         if why := other_format(written):
             problems.append(Problem(str(path), f"{why}: the run is not averaged with others"))
             return None
@@ -63,7 +67,7 @@ def _value(value: Any) -> str:
 def machine(path: Path) -> Machine:
     """Where the run was first started, and with which code."""
     try:
-        start = json.loads(path.read_bytes())[0]
+        start = json.loads(read_regular(path, LARGEST))[0]
         commit, processor, threads = (start.get(name) for name in ("commit", "processor", "threads"))
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return Machine()

@@ -10,12 +10,16 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn
 
+from engram.opening import open_regular
 from engram.report.fields import demand, finite, list_of, maybe, plain, share, text, truth, whole
 
+LONGEST = 100_000_000
+"""Bytes of a line; the confusion matrix of a thousand classes has five million."""
 Fields = Mapping[str, Any]
 FORMAT = 2
 """Of the records that this version reads: a `run` record says its own; before there were numbers it was 1."""
@@ -138,8 +142,8 @@ class Timing:
 
 def read_lines(path: Path, problems: list[Problem]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Whole records with their line numbers."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+    with open_regular(path) as file:
+        for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), start=1):
             place = f"{path}:{number}"
             if not line.endswith(b"\n"):
                 problems.append(Problem(place, "the line is torn: its end is missing; skipped"))

@@ -8,15 +8,26 @@ from pathlib import Path
 
 from PIL import Image
 
+from engram.opening import read_regular
 from engram.report.gather import GRIDS
 
 LARGEST = 600_000
 """Bytes of a PNG file that the page takes as it is; a larger one is shown as a JPEG."""
 QUALITY = 85
+MOST = 50_000_000
+"""Bytes of a PNG file at all."""
 
 
 def find(folder: Path) -> Path | None:
     return next((path for name in GRIDS if (path := folder / name).is_file()), None)
+
+
+def read(path: Path) -> bytes | None:
+    """The file's bytes; None where it is gone by now, or no such file."""
+    try:
+        return read_regular(path, MOST)
+    except OSError:
+        return None
 
 
 def source(contents: bytes) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engram.config import Group, MethodSettings, setting
+from engram.config import MOST_FILTERS, MOST_WEIGHT, Group, MethodSettings, setting
 
 MOST_FEATURES = 1152
 """Of a method that keeps a matrix a class."""
@@ -17,9 +17,14 @@ class FeatureSettings(Group):
 
     group = "features"
     filters: int = setting(
-        192, "random filters for images, 18 features each; a Gram matrix grows with their square", at_least=1
+        192,
+        "random filters for images, 18 features each; a Gram matrix grows with their square",
+        at_least=1,
+        at_most=MOST_FILTERS,
     )
-    projections: int = setting(0, "random projections of vectors, rectified; 0: vectors as they are", at_least=0)
+    projections: int = setting(
+        0, "random projections of vectors, rectified; 0: vectors as they are", at_least=0, at_most=18 * MOST_FILTERS
+    )
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,9 @@ class RidgeGroup(Group):
     """Ridge regression."""
 
     group = "ridge"
-    strength: float = setting(3e-4, "penalty on the squared weights, in units of trace(G) / D", above=0)
+    strength: float = setting(
+        3e-4, "penalty on the squared weights, in units of trace(G) / D", above=0, at_most=MOST_WEIGHT
+    )
     choose: Literal["fixed", "task"] = setting(
         "fixed",
         "the strength as set, or RanPAC's: what does best on a fifth of the newest task, if it has two classes",
@@ -71,9 +78,14 @@ class CorrelationSettings(Group):
 
     group = "correlation"
     power: float = setting(
-        1.0, "of Tukey's transformation of features; those of images are roots already, the paper has 0.5", above=0
+        1.0,
+        "of Tukey's transformation of features; those of images are roots already, the paper has 0.5",
+        above=0,
+        at_most=100,
     )
-    shrinkage: float = setting(1.0, "how much of the mean variance and covariance is added to each", at_least=0)
+    shrinkage: float = setting(
+        1.0, "how much of the mean variance and covariance is added to each", at_least=0, at_most=MOST_WEIGHT
+    )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engram.config import Group, require, setting
+from engram.config import MOST_FILTERS, MOST_IMAGES, MOST_WEIGHT, Group, require, setting
 from engram.gan.settings import ClassifierReplaySettings, CriticSettings, GanMethodSettings, GeneratorSettings
 
 
@@ -21,9 +21,9 @@ class MaskSettings(Group):
         at_most=1,
     )
     s_max: float = setting(
-        1e4, "how sharp the masks become (Eq. 3); the authors have 1e4 and, for DGMa, 1e5", at_least=1
+        1e4, "how sharp the masks become (Eq. 3); the authors have 1e4 and, for DGMa, 1e5", at_least=1, at_most=1e9
     )
-    lambda_ru: float = setting(0.4, "weight of the sparsity term (Eq. 6), times alpha", at_least=0)
+    lambda_ru: float = setting(0.4, "weight of the sparsity term (Eq. 6), times alpha", at_least=0, at_most=MOST_WEIGHT)
     alpha: Literal["entries", "units"] = setting(
         "entries", "what alpha counts: mask entries over free ones, or units over those at the start (the authors)"
     )
@@ -38,7 +38,10 @@ class MaskSettings(Group):
         "none", "a run folder of learned masks: random ones open as many entries, by layer and task"
     )
     max_units_ratio: float = setting(
-        2.0, "units a task keeps at most, as a multiple of a node's at the start: the most relevant; 0: all", at_least=0
+        2.0,
+        "units a task keeps at most, as a multiple of a node's at the start: the most relevant; 0: all",
+        at_least=0,
+        at_most=1e6,
     )
 
     def __post_init__(self) -> None:
@@ -71,7 +74,9 @@ class ExemplarSettings(Group):
         at_least=0,
         below=1,
     )
-    budget: int = setting(0, "K: real images stored over all classes, instead of a ratio; 0: none", at_least=0)
+    budget: int = setting(
+        0, "K: real images stored over all classes, instead of a ratio; 0: none", at_least=0, at_most=MOST_IMAGES
+    )
     selection: Literal["random", "herding"] = setting("random", "which ones are stored")
 
     def __post_init__(self) -> None:
@@ -87,7 +92,12 @@ class StatisticsSettings(Group):
     kept: bool = setting(
         False, "also keep statistics of fixed features of the task's real images, and answer by both (ours)"
     )
-    filters: int = setting(64, "random filters for images, 18 features each; vectors are taken as they are", at_least=1)
+    filters: int = setting(
+        64,
+        "random filters for images, 18 features each; vectors are taken as they are",
+        at_least=1,
+        at_most=MOST_FILTERS,
+    )
 
 
 @dataclass(frozen=True)

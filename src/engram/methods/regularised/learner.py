@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from engram.config import Group, MethodSettings, setting
+from engram.config import MOST_IMAGES, Group, MethodSettings, setting
 from engram.context import Context
 from engram.data.examples import Examples
 from engram.data.stream import Task
@@ -34,7 +34,9 @@ class ExemplarsPerClass(Group):
     """Real images that the "-S" forms store."""
 
     group = "exemplars"
-    per_class: int = setting(0, "real images stored per class, chosen at random; 0 is the strict setting", at_least=0)
+    per_class: int = setting(
+        0, "real images stored per class, chosen at random; 0 is the strict setting", at_least=0, at_most=MOST_IMAGES
+    )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engram.config import setting
+from engram.config import MOST_WEIGHT, setting
 from engram.context import Context
 from engram.data.examples import Examples
 from engram.data.stream import Task
@@ -90,7 +90,9 @@ class MeRGAN(ConditionalReplayLearner[ConditionalReplaySettings]):
 class AlignmentGanSettings(BaselineGanSettings):
     """Of a generator that must draw as before."""
 
-    lambda_ra: float = setting(100.0, "weight of the mean squared difference to the old drawings", at_least=0)
+    lambda_ra: float = setting(
+        100.0, "weight of the mean squared difference to the old drawings", at_least=0, at_most=MOST_WEIGHT
+    )
 
 
 @dataclass(frozen=True)
