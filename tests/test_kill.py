@@ -1,6 +1,8 @@
-"""Kill a run, or a model that learns, at random moments, go on each time: it ends with the bits of one left alone.
+"""Kill a run, a model that learns, one that is saved, at random moments, go on each time: the bits of one left alone.
 
-ENGRAM_KILLS sets how often (default 4, to keep the tests short).
+ENGRAM_KILLS sets how often each (default 3, to keep the tests short). A hundred in all:
+
+    ENGRAM_KILLS=34 pytest -s tests/test_kill.py -k random_moments
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import SMALL_GAN, write_npz
+from conftest import SMALL_GAN, saved_bits, write_npz
 from engram.experiment.records import read_records
+from engram.model.learn import held, put
+from engram.model.model import Model
 
-KILLS = int(os.environ.get("ENGRAM_KILLS", "4"))
+KILLS = int(os.environ.get("ENGRAM_KILLS", "3"))
 
 
 def words(npz: Path, folder: Path, epochs: int, *more: str) -> list[str]:
@@ -34,7 +38,7 @@ def words(npz: Path, folder: Path, epochs: int, *more: str) -> list[str]:
 
 def outcome(folder: Path) -> tuple[list[object], bytes]:
     records: list[object] = [r for r in read_records(folder) if r["kind"] != "timing"]
-    return records, next(folder.glob("checkpoint-*.safetensors")).read_bytes()
+    return records, saved_bits(folder)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
@@ -66,6 +70,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path: Path) -> 
                 killed += 1
         assert outcome(folder) == expected
         assert not [p.name for p in folder.iterdir() if p.name.endswith(".tmp")]
+    print(f"{killed} kills in {rounds} rounds")
 
 
 TOY = {
@@ -131,6 +136,58 @@ def test_learning_killed_at_random_moments_ends_with_the_same_file(
             "m.audit", "m.card.html", "m.card.md", "m.engram"
         ]  # fmt: skip
     print(f"{killed} kills in {rounds} rounds")
+
+
+SAVES = """
+import sys
+from engram import Model
+from engram.model.learn import held, put
+from pathlib import Path
+versions = [Model.open(path) for path in sys.argv[2:4]]
+print("ready", flush=True)
+while True:
+    for model in versions:
+        out = Path(sys.argv[1])
+        model.path = None
+        if sys.argv[4] == "save":
+            model.save(out, card=False)
+        else:
+            with held(out) as work:
+                put(model, out, work)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_saving_killed_at_random_moments_leaves_one_version_whole(tmp_path: Path) -> None:
+    """Two versions in turn, to one place; what a killed process left half written goes with the next."""
+    data = [month(tmp_path / "may.npz", 2, 0), month(tmp_path / "june.npz", 1, 2)]
+    versions = [tmp_path / "first.engram", tmp_path / "second.engram"]
+    model = Model.create("dgmw", settings={**TOY, "gan.epochs": 1, "gan.steps": 2})
+    for path, months in zip(versions, data, strict=True):
+        model.learn(f"npz:{months}")
+        model.save(path, card=False)
+    bits = [path.read_bytes() for path in versions]
+    out, draws, found = tmp_path / "place/m.engram", random.Random(13), []
+    out.parent.mkdir()
+    out.write_bytes(bits[1])
+    for kill in range(KILLS):
+        way = ("save", "put")[kill % 2]
+        command = [sys.executable, "-c", SAVES, str(out), *map(str, versions), way]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()
+        time.sleep(draws.uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        _, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+        found.append(out.read_bytes())
+        assert found[-1] in bits
+    whole = Model.open(versions[0])
+    with held(out) as work:
+        put(whole, out, work)
+    assert out.read_bytes() == bits[0]
+    assert [p.name for p in out.parent.iterdir()] == ["m.engram"]
+    print(f"{KILLS} kills: {found.count(bits[0])} times the one version was found, {found.count(bits[1])} the other")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
