@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from engram.experiment.records import FORMAT, RecordWriter, read_records
 from engram.experiment.request import Request
 from engram.experiment.run import execute
 from engram.experiment.summary import summarise
+from engram.memory.unchanging import Unchanging
 from engram.model.verify import verify
 
 
@@ -133,6 +135,95 @@ def test_where_neither_save_is_whole_nothing_is_loaded(tmp_path: Path) -> None:
     for or_before in (False, True):
         with pytest.raises(RunError, match=r"checkpoint-2.safetensors is damaged: .*; restore it from a copy, or"):
             checkpoint.load(tmp_path, or_before=or_before)
+
+
+def with_parts(count: int, size: int = 1000) -> dict[str, Any]:
+    """Parts of so many numbers that never change, and one number that does."""
+    parts = {str(n): Unchanging({"bits": torch.arange(n, n + size), "plain": {"number": n}}) for n in range(count)}
+    return {"engrams": parts, "now": torch.tensor(count)}
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, int]]:
+    """File -> which one it is, and its size."""
+    found = {p.relative_to(folder).as_posix(): p.stat() for p in folder.rglob("*") if p.is_file()}
+    return {name: (stat.st_ino, stat.st_size) for name, stat in found.items()}
+
+
+def test_what_never_changes_is_written_once(tmp_path: Path) -> None:
+    """Bytes of a save do not grow with what was learned before, neither in a process nor in one that goes on."""
+    state, entry, sizes, before = with_parts(1), None, [], dict[str, tuple[int, int]]()
+    for count in range(1, 9):
+        engrams = {**state["engrams"], str(count - 1): with_parts(count)["engrams"][str(count - 1)]}
+        state = {"engrams": engrams, "now": torch.tensor(count)}
+        entry = checkpoint.save(tmp_path, state, {}, before=entry)
+        after = files_of(tmp_path)
+        written = {name: size for name, (inode, size) in after.items() if before.get(name) != (inode, size)}
+        assert len([name for name in written if name.startswith("parts/")]) == 1
+        sizes.append(sum(size for name, size in written.items() if name != "checkpoint.json"))
+        before = after
+    assert max(sizes) - min(sizes) < 100, sizes
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert equal(found.state, with_parts(8))
+    assert checkpoint.fingerprint(found.state) == checkpoint.fingerprint(with_parts(8))
+    checkpoint.save(tmp_path, with_parts(8), {}, before=found.entry)  # by a process that does not know them yet
+    kept = {name: stat for name, stat in files_of(tmp_path).items() if name.startswith("parts/")}
+    assert kept == {name: stat for name, stat in before.items() if name.startswith("parts/")}
+
+
+def test_a_part_that_no_save_refers_to_is_removed(tmp_path: Path) -> None:
+    entry = checkpoint.save(tmp_path, with_parts(3), {"task": 3})
+    assert len(list((tmp_path / "parts").iterdir())) == 3
+    fewer = checkpoint.save(tmp_path, with_parts(2), {"task": 2}, before=entry)
+    assert len(list((tmp_path / "parts").iterdir())) == 3, "the save before this one has it"
+    checkpoint.save(tmp_path, with_parts(2), {"task": 2}, before=fewer)
+    assert len(list((tmp_path / "parts").iterdir())) == 2
+    (tmp_path / "parts" / f"{'0' * 64}.safetensors").write_bytes(b"of nobody")
+    (tmp_path / "parts" / ".x.7333.tmp").write_bytes(b"half")
+    checkpoint.clear_left_overs(tmp_path)
+    assert len(list((tmp_path / "parts").iterdir())) == 2
+
+
+@pytest.mark.parametrize("fault", ["a byte", "missing", "another's"])
+def test_every_part_is_checked_when_it_is_loaded(tmp_path: Path, fault: str) -> None:
+    entry = checkpoint.save(tmp_path, with_parts(2), {"task": 2})
+    old = {path.name for path in (tmp_path / "parts").iterdir()}
+    checkpoint.save(tmp_path, with_parts(3), {"task": 3}, before=entry)
+    (new,) = (path for path in (tmp_path / "parts").iterdir() if path.name not in old)
+    good = new.read_bytes()
+    if fault == "a byte":
+        flip(new, 300)
+    elif fault == "missing":
+        new.unlink()
+    else:
+        new.write_bytes((tmp_path / "parts" / min(old)).read_bytes())
+    with pytest.raises(RunError, match=rf"{new.name} is damaged: .*; the checkpoint before it is whole"):
+        checkpoint.load(tmp_path)
+    found = checkpoint.load(tmp_path, or_before=True)
+    assert found is not None
+    assert found.meta == {"task": 2}
+    assert equal(found.state, with_parts(2))
+    checkpoint.save(tmp_path, with_parts(3), {"task": 3}, before=found.entry)
+    assert new.read_bytes() == good, "what is damaged is written anew"
+
+
+def test_a_copy_of_a_part_may_be_changed(tmp_path: Path) -> None:
+    state = with_parts(1)
+    checkpoint.save(tmp_path, state, {})
+    copied = copy.deepcopy(state)
+    copied["engrams"]["0"]["bits"][5] = -1
+    checkpoint.save(tmp_path, copied, {})
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert found.state["engrams"]["0"]["bits"][5] == -1
+
+
+def test_a_part_that_is_not_finite_is_not_stored(tmp_path: Path) -> None:
+    state = {"engrams": {"0": Unchanging({"scale": torch.tensor([1.0, float("nan")])})}}
+    for _ in range(2):
+        with pytest.raises(DivergedError, match=r"engrams/0/scale holds numbers that are not finite"):
+            checkpoint.save(tmp_path, state, {})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])

@@ -15,6 +15,7 @@ from conftest import write_npz
 from engram.errors import EngramError
 from engram.experiment import checkpoint
 from engram.experiment.records import RecordWriter, kept_records
+from engram.memory.unchanging import Unchanging
 from engram.model import file as model_file
 from engram.model.learn import held, put
 from engram.model.model import Model
@@ -30,7 +31,8 @@ def no_waiting() -> Iterator[None]:
 
 
 def state_of(task: int) -> dict[str, Any]:
-    return {"net": {"weight": torch.full((5,), float(task))}, "done": task}
+    parts = {str(number): Unchanging({"bits": torch.full((3,), number)}) for number in range(task + 1)}
+    return {"net": {"weight": torch.full((5,), float(task))}, "done": task, "engrams": parts}
 
 
 def saved(folder: Path, task: int, before: checkpoint.Entry | None, offset: int = 0) -> checkpoint.Entry:
@@ -83,7 +85,8 @@ def test_after_a_crash_in_a_save_a_run_goes_on(tmp_path: Path, no_waiting: None)
         assert {p.name for p in folder.glob("*.safetensors")} == {e["body"]["file"] for e in (entry, found.entry)}, (
             "and nothing else is"
         )
-        assert not list(folder.glob(".*.tmp"))
+        assert not list(folder.rglob(".*.tmp"))
+        assert len(list((folder / "parts").iterdir())) == tasks[-1] + 2, "one for every task, each once"
     assert {*tasks} == {1, 2}
     assert len(states) >= 20
 

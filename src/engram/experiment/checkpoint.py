@@ -1,12 +1,13 @@
 """A learner's state on disc: safetensors for the tensors, JSON for the rest. Loading never runs anything.
 
-    checkpoint-7.safetensors     the tensors
+    parts/SHA256.safetensors     what never changes again (`Unchanging`), such as an engram: written once
+    checkpoint-7.safetensors     all other tensors
     checkpoint.json              {"digest", "body", "before": {"digest", "body"} of the save before, or null}
                                  body: {"format", "config_sha256", "file", "sha256", "tree", "meta"}
 
-`checkpoint.json` is the commit point: the tensors are written first, under a name of their own; only when they
+`checkpoint.json` is the commit point: parts and tensors are written first, under names of their own; only when they
 are safely on disc is the JSON file replaced, and only then are files removed that it no longer names. A run killed
-between any two of these steps finds a whole checkpoint.
+between any two of these steps finds a whole checkpoint. What a save costs depends on what can still change.
 
 It names two saves, the last one and the one before. Every file has a SHA-256, so a flipped byte is found; a run whose
 last save is damaged goes on from the one before. Numbers that are not finite are never saved.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,17 +30,20 @@ from safetensors.torch import save as to_bytes
 
 from engram.errors import DivergedError, RunError
 from engram.experiment.files import CONFIG, os_errors, remove, write_atomically
+from engram.memory.unchanging import Unchanging
 
 State = dict[str, Any]
 """A tree of dictionaries with text keys; its leaves are tensors or plain JSON values."""
 Entry = dict[str, Any]
 """What `checkpoint.json` says of one save: {"digest", "body"}."""
 
-POINTER = "checkpoint.json"
+POINTER, PARTS = "checkpoint.json", "parts"
 FORMAT = 3
 """Of the checkpoints that this version writes. Before there were numbers it was 1."""
 READS = (2, 3)
-"""Format 2 says nothing of configuration and records, and names one save."""
+"""Format 2 says nothing of configuration and records, names one save, and has no parts."""
+PART = "$part"
+"""In a tree: here stands what the file of this SHA-256 holds."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,9 @@ def save(
     save to keep beside this one; None: none.
     """
     require_finite(state)
+    parts: dict[str, bytes] = {}
     tensors: dict[str, torch.Tensor] = {}
-    tree = lift(state, "", tensors)
+    tree = lift(_apart(state, folder / PARTS, parts), "", tensors)
     payload = to_bytes(tensors)
     number = 1 + max((_number(p) for p in _tensor_files(folder)), default=0)
     name = f"checkpoint-{number}.safetensors"
@@ -86,6 +92,9 @@ def save(
     }
     entry = {"digest": _digest(body), "body": body}
     with os_errors(folder / name, kept="the last good checkpoint is intact"):
+        for digest, part in parts.items():
+            (folder / PARTS).mkdir(exist_ok=True)
+            write_atomically(_part_file(folder / PARTS, digest), part)
         write_atomically(folder / name, payload)
         write_atomically(folder / POINTER, _as_text(entry, before).encode())
     _clear(folder, [entry, before])
@@ -136,6 +145,8 @@ def config_digest(folder: Path) -> str | None:
 
 def require_finite(node: Any, kept: str = "the last good checkpoint is kept", path: str = "") -> None:
     """A state with a number that is none is not worth keeping. `kept`: what stays in its place, in words."""
+    if isinstance(node, Unchanging) and node.digest is not None:
+        return  # it was looked at when it was stored
     if isinstance(node, dict):
         for key, value in node.items():
             require_finite(value, kept, f"{path}/{key}" if path else key)
@@ -233,8 +244,8 @@ def _loaded(folder: Path, entry: Entry | None) -> Checkpoint:
     if hashlib.sha256(payload).hexdigest() != sha256:
         raise _damaged(file, "its contents do not match their checksum")
     try:
-        tensors = from_bytes(payload)
-        return Checkpoint(lower(body["tree"], tensors), body["meta"], {"digest": digest, "body": body})
+        state = _together(lower(body["tree"], from_bytes(payload)), folder / PARTS)
+        return Checkpoint(state, body["meta"], {"digest": digest, "body": body})
     except (safetensors.SafetensorError, KeyError) as error:
         raise _damaged(file, str(error)) from error
 
@@ -243,16 +254,75 @@ def _digest(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _clear(folder: Path, entries: list[Entry | None] | tuple[Entry | None, ...]) -> None:
+def _clear(folder: Path, entries: Sequence[Entry | None]) -> None:
     """Remove all files of checkpoints that these entries do not name. Who does it is alone in the folder."""
-    named = {entry["body"]["file"] for entry in entries if entry is not None and _names_file(entry)}
+    known = [entry["body"] for entry in entries if entry is not None and _names_file(entry)]
+    named = {body["file"] for body in known}
+    parts = {_part_file(folder / PARTS, digest) for body in known for digest in _parts_of(body.get("tree"))}
     for old in [*_tensor_files(folder), *folder.glob(".*.tmp")]:
         if old.name not in named:
+            remove(old)
+    for old in (folder / PARTS).glob("*"):
+        if old not in parts:
             remove(old)
 
 
 def _names_file(entry: Entry) -> bool:
     return isinstance(entry.get("body"), dict) and isinstance(entry["body"].get("file"), str)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _apart(node: Any, folder: Path, new: dict[str, bytes]) -> Any:
+    """The tree with a reference in the place of every part; `new`: the files that are not there yet, by digest."""
+    if isinstance(node, Unchanging):
+        if node.digest is None or not _part_file(folder, node.digest).is_file():
+            tensors: dict[str, torch.Tensor] = {}
+            tree = lift(node, "", tensors)
+            payload = to_bytes(tensors, {PART: json.dumps(tree)})
+            node.digest = hashlib.sha256(payload).hexdigest()
+            if not _holds(_part_file(folder, node.digest), payload):  # a run that goes on finds them there
+                new[node.digest] = payload
+        return {PART: node.digest}
+    return {key: _apart(value, folder, new) for key, value in node.items()} if isinstance(node, dict) else node
+
+
+def _holds(file: Path, payload: bytes) -> bool:
+    try:
+        return file.read_bytes() == payload
+    except OSError:
+        return False
+
+
+def _together(node: Any, folder: Path) -> Any:
+    """The tree with every part in its place."""
+    if not isinstance(node, dict):
+        return node
+    if set(node) != {PART}:
+        return {key: _together(value, folder) for key, value in node.items()}
+    file = _part_file(folder, Path(str(node[PART])).name)
+    try:
+        payload = file.read_bytes()
+    except OSError as error:
+        raise _damaged(file, error.strerror or str(error)) from error
+    if hashlib.sha256(payload).hexdigest() != node[PART]:
+        raise _damaged(file, "its contents do not match their checksum")
+    head = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
+    return lower(json.loads(head["__metadata__"][PART]), from_bytes(payload))
+
+
+def _parts_of(tree: Any) -> Iterator[str]:
+    """Digests of all parts that a tree refers to."""
+    if isinstance(tree, dict):
+        if set(tree) == {PART}:
+            yield str(tree[PART])
+        for value in tree.values():
+            yield from _parts_of(value)
+
+
+def _part_file(folder: Path, digest: str) -> Path:
+    return folder / f"{digest}.safetensors"
 
 
 def _tensor_files(folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ RUN/
   records.jsonl        the facts
   checkpoint.json      the last good state, and the one before it (see checkpoint.py)
   checkpoint-N.safetensors
+  parts/               what never changes again, such as engrams: a file each, named by its SHA-256
 """
 
 from __future__ import annotations
