@@ -135,7 +135,9 @@ class TaskLoop:
             evaluations = [record for record in records if record["kind"] == "evaluation"]
             self.board.replay(records)
             self.display.begin(self.config, stream.sizes, self.task - stream.start, evaluations, [*notes, *self.notes])
-            matrix = [_task_row(stream, r["task"], r["confusion"]) for r in evaluations if not stream.known]
+            matrix = [
+                _task_row(stream, r["task"], metrics.counts(r["confusion"])) for r in evaluations if not stream.known
+            ]
             try:
                 for task in stream:
                     self._learn(task, dataset, stream, matrix)
