@@ -54,7 +54,7 @@ def test_values_come_back_from_either_form(values: list[float | None]) -> None:
     ids=["class 2 of 2", "class -1", "itself", "no count", "a row short", "too large", "half", "text", "nothing"],
 )
 def test_what_is_no_matrix_is_refused(plain: Any) -> None:
-    with pytest.raises(ValueError, match="confusion matrix|cannot be taken|zip"):
+    with pytest.raises(ValueError, match=r"confusion matrix|cannot be taken|zip"):
         metrics.counts(plain)
 
 
