@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -91,6 +92,12 @@ def write_npz(path: Path, *, classes: int = 4, channels: int = 1, per_class: int
     order = draws.permutation(len(labels))
     np.savez(path, images=images[order], labels=labels[order])
     return path
+
+
+def saved_bits(folder: Path) -> bytes:
+    """Of the last checkpoint of a run folder: its tensors, and which parts it refers to, by their hashes."""
+    body = json.loads((folder / "checkpoint.json").read_text())["body"]
+    return (folder / str(body["file"])).read_bytes() + json.dumps(body["tree"]).encode()
 
 
 @pytest.fixture

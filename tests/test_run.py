@@ -19,7 +19,7 @@ from PIL import Image
 from rich.console import Console
 
 import engram
-from conftest import SMALL_GAN, write_npz
+from conftest import SMALL_GAN, saved_bits, write_npz
 from engram.config import Config
 from engram.data.stream import Task
 from engram.errors import ConfigError, DataError, DivergedError, InUseError, RunError, StrictnessError
@@ -54,7 +54,7 @@ def facts(folder: Path) -> list[dict[str, Any]]:
 
 
 def tensors(folder: Path) -> bytes:
-    return next(folder.glob("checkpoint-*.safetensors")).read_bytes()
+    return saved_bits(folder)
 
 
 @pytest.mark.parametrize("method", ["joint", "finetune"])
@@ -386,7 +386,9 @@ def test_saving_waits_for_its_time_but_not_at_the_end_of_a_task(
         calls: list[float] = []
         real = checkpoint.save
         monkeypatch.setattr(
-            checkpoint, "save", lambda *a, calls=calls, real=real: (calls.append(time.monotonic()), real(*a))
+            checkpoint,
+            "save",
+            lambda *a, calls=calls, real=real, **k: (calls.append(time.monotonic()), real(*a, **k))[1],
         )
         execute(request(npz, **{"runtime.checkpoint_seconds": seconds}), tmp_path / seconds)
         monkeypatch.undo()

@@ -66,13 +66,14 @@ class Evaluation:
 
     def as_record(self) -> dict[str, Any]:
         """Plain values for the records."""
+        plain = metrics.as_plain(self.confusion)
         return {
             "classes": list(self.classes),
             "accuracy": self.accuracy,
             "macro": self.macro,
             "top5": self.top5,
-            "per_class": metrics.per_class(self.confusion),
-            "confusion": self.confusion,
+            **({"per_class": metrics.per_class(self.confusion)} if isinstance(plain, list) else {}),
+            "confusion": plain,
         }
 
 

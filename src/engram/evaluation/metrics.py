@@ -6,10 +6,91 @@ the confusion matrix, rows true, columns answered, classes in order of appearanc
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 Counts = Sequence[Sequence[int]]
+MOST = 5000
+"""Classes of a matrix in short form: a line of some kilobytes must not ask for more memory than there is."""
+
+
+def as_plain(confusion: Counts) -> list[list[int]] | dict[str, Any]:
+    """For a record, whole or in short form, whichever is shorter: most classes are never taken for most others.
+
+    The short form has the images that were answered rightly, a number a class; and of the others, class by class, for
+    what they were taken and how many, in turn.
+
+    >>> as_plain([[8, 2], [0, 30]])
+    [[8, 2], [0, 30]]
+    >>> as_plain([[9, 0, 0, 0, 0, 0], [0, 9, 0, 0, 0, 0], [1, 0, 5, 0, 0, 3]] + [[0, 0, 0, 9, 0, 0]] * 3)["wrong"][:4]
+    [[], [], [0, 1, 5, 3], []]
+    """
+    whole = [list(row) for row in confusion]
+    wrong = [[x for j, n in enumerate(row) if n and i != j for x in (j, n)] for i, row in enumerate(whole)]
+    short = {"right": [row[i] for i, row in enumerate(whole)], "wrong": wrong}
+    return whole if len(json.dumps(whole)) <= len(json.dumps(short)) else short
+
+
+def counts(plain: Any) -> list[list[int]]:
+    """The matrix, from either form; ValueError for what is neither. The one reader of what `as_plain` writes.
+
+    >>> counts({"right": [8, 30, 5], "wrong": [[2, 2], [], [1, 7]]})
+    [[8, 0, 2], [0, 30, 0], [0, 7, 5]]
+    >>> counts([[8, 2], [0, 30]])
+    [[8, 2], [0, 30]]
+    """
+    if isinstance(plain, list):
+        return plain
+    if not isinstance(plain, dict) or plain.keys() != {"right", "wrong"} or len(plain["right"]) > MOST:
+        raise ValueError(f"{plain!r:.40} is not a confusion matrix")
+    size = len(plain["right"])
+    found = [[0] * size for _ in range(size)]
+    for true, (right, wrong) in enumerate(zip(plain["right"], plain["wrong"], strict=True)):
+        found[true][true] = right
+        for answered, count in zip(wrong[::2], wrong[1::2], strict=True):
+            if not 0 <= answered < size or answered == true:
+                raise ValueError(f"of {size} classes {true} cannot be taken for {answered}")
+            found[true][answered] = count
+    return found
+
+
+def classes_right(evaluation: Mapping[str, Any]) -> list[float | None] | None:
+    """Of an `evaluation` record, the accuracy of every class; None where it does not say.
+
+    Beside a matrix in short form they are not written: they follow from it.
+
+    >>> classes_right({"confusion": {"right": [8, 30], "wrong": [[1, 2], []]}})
+    [0.8, 1.0]
+    """
+    if "per_class" not in evaluation and "confusion" in evaluation:
+        return per_class(counts(evaluation["confusion"]))
+    return evaluation.get("per_class")
+
+
+def by_place(values: Sequence[float | None]) -> list[float | None] | dict[str, float]:
+    """For a record: a value a class, or only the known ones by their places where that is less than half as long.
+
+    >>> by_place([None, None, None, 0.5]), by_place([None, 0.25])
+    ({'3': 0.5}, [None, 0.25])
+    """
+    known = {str(place): value for place, value in enumerate(values) if value is not None}
+    whole = list(values)
+    return whole if len(json.dumps(whole)) <= 2 * len(json.dumps(known)) else known
+
+
+def values(plain: Any, size: int) -> list[Any]:
+    """A value a class, None for the unknown, from either form that `by_place` writes.
+
+    >>> values({"3": 0.5}, 4), values([0.5, 0.25], 2)
+    ([None, None, None, 0.5], [0.5, 0.25])
+    """
+    if isinstance(plain, dict):
+        if not all(place.isdecimal() and int(place) < size for place in plain):
+            raise ValueError(f"{plain!r:.40} has places that are not among {size}")
+        return [plain.get(str(place)) for place in range(size)]
+    return plain if isinstance(plain, list) else [None] * size
 
 
 def micro(confusion: Counts) -> float:

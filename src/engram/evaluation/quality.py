@@ -18,6 +18,7 @@ from torch import Tensor
 
 from engram.data.stream import Task
 from engram.evaluation.evaluate import Answers
+from engram.evaluation.metrics import by_place
 from engram.methods.learner import Embeds, Samples
 
 DRAWINGS = 200
@@ -41,7 +42,7 @@ class Quality:
 
     def as_record(self) -> dict[str, Any]:
         """Plain values for the records."""
-        return {name: [_short(value) for value in values] for name, values in vars(self).items()}
+        return {name: by_place([_short(value) for value in values]) for name, values in vars(self).items()}
 
 
 def replay_quality(

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from engram.errors import missing_extra
+from engram.evaluation import metrics
 from engram.experiment.records import Record
 
 if TYPE_CHECKING:
@@ -67,9 +68,10 @@ class Board(NoBoard):
                 self._writer.add_histogram(f"mask/values of layer {number}", np.array(values), self._epochs + 1)
         elif record["kind"] == "quality":
             for name in ("recognised", "precision", "recall"):
-                known = [value for value in record[name] if value is not None]
+                size = len(record["classes"])
+                known = [value for value in metrics.values(record[name], size) if value is not None]
                 if known:
-                    self._scalar(f"replay/{name}", sum(known) / len(known), len(record["classes"]))
+                    self._scalar(f"replay/{name}", sum(known) / len(known), size)
         elif record["kind"] == "evaluation":
             for name in ("accuracy", "macro", "top5", "forgetting"):
                 if record[name] is not None:

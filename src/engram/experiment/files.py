@@ -16,6 +16,8 @@ from engram.errors import RunError
 
 LOCK = ".lock"
 """In a run folder: held by the process that is at work there."""
+CONFIG = "config.json"
+"""In a run folder: what makes it one."""
 
 
 @contextlib.contextmanager
@@ -47,8 +49,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         move(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        remove(temporary)
         raise
     clear_left_overs(path)
 
@@ -58,8 +59,13 @@ def clear_left_overs(path: Path) -> None:
     for old in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         number = old.name.split(".")[-2]
         if number.isdecimal() and not _is_alive(int(number)):
-            with contextlib.suppress(OSError):
-                old.unlink()
+            remove(old)
+
+
+def remove(path: Path) -> None:
+    """Where it cannot be removed it stays, for the next who tries."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _is_alive(process: int) -> bool:

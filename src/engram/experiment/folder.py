@@ -4,8 +4,9 @@ RUN/
   config.json          the complete configuration and the data's digest; enough to run it again
   environment.json     versions, processor, threads, commit; one entry per start
   records.jsonl        the facts
-  checkpoint.json      the last good state (see checkpoint.py)
+  checkpoint.json      the last good state, and the one before it (see checkpoint.py)
   checkpoint-N.safetensors
+  parts/               what never changes again, such as engrams: a file each, named by its SHA-256
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from engram import __version__, distributed
 from engram.config import Config, as_dict, from_dict
 from engram.data.datasets import Dataset
 from engram.errors import EngramError, InUseError, RunError
-from engram.experiment.files import LOCK, os_errors, read_json, write_json
+from engram.experiment.files import CONFIG, LOCK, os_errors, read_json, write_json
 from engram.experiment.records import FORMAT, require_format
 from engram.methods.registry import find_method
 
-CONFIG, ENVIRONMENT = "config.json", "environment.json"
+ENVIRONMENT = "environment.json"
 PATIENCE = 1.0
 """Seconds: somebody may be looking whether the lock is held, which takes a moment of holding it."""
 VARIABLES = (
@@ -208,15 +209,16 @@ def _device_name(device: torch.device) -> str:
 
 def _commit() -> str | None:
     """The commit of the code that runs, with a mark where files were changed; None outside a checkout."""
-    here = Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        tracked = subprocess.run(
-            ["git", "-C", str(here), "ls-files", "--error-unmatch", Path(__file__).name],
-            capture_output=True, timeout=10, check=False,
-        )  # fmt: skip
-        if tracked.returncode:
-            return None
+    file = Path(__file__).resolve()
+
+    def asked(*words: str) -> str:
+        # not `describe --dirty`: it takes the index's lock whatever it is told, in the way of whoever commits just then
+        command = ["git", "--no-optional-locks", "-C", str(file.parent), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    try:
+        asked("ls-files", "--error-unmatch", file.name)
+        changed = asked("status", "--porcelain", "--untracked-files=no")
+        return asked("rev-parse", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None

@@ -40,7 +40,16 @@ from engram.experiment.folder import describe_data
 from engram.experiment.machine import peak_bytes
 from engram.experiment.pictures import png, sheet
 from engram.experiment.progress import Display
-from engram.experiment.records import FORMAT, Record, RecordWriter, Remembered, Unwritten, read_records
+from engram.experiment.records import (
+    FORMAT,
+    NAME,
+    Record,
+    RecordWriter,
+    Remembered,
+    Unwritten,
+    kept_records,
+    read_records,
+)
 from engram.kinds import is_vector
 from engram.methods.learner import AnswersApart, Learner, Progress, Samples
 from engram.methods.registry import find_method
@@ -98,6 +107,13 @@ class TaskLoop:
         """Mean of a step, epoch by epoch; None for those of an earlier start."""
         self.began = self.saved_at = time.monotonic()
         self.cpu_began = time.process_time()
+        self.config_sha256: str | None = None
+        """Of the configuration's file, as it was when this process began."""
+        self.records_sha256: str | None = None
+        """Of the records that the last checkpoint knows."""
+        self.saved: checkpoint.Entry | None = None
+        """The last checkpoint that is known to be whole."""
+        self.notes: list[str] = []
 
     def go(self, dataset: Dataset, stream: ClassStream, offset: int = 0, notes: Sequence[str] = ()) -> None:
         """All tasks that are not done yet. `offset`: how long the records were at the last checkpoint."""
@@ -108,7 +124,8 @@ class TaskLoop:
             )
         if self.writes:
             assert self.folder is not None
-            self.records = RecordWriter(self.folder, offset)
+            self.records = RecordWriter(self.folder, offset, self.records_sha256)
+            checkpoint.clear_left_overs(self.folder)
         with contextlib.closing(self.records), contextlib.closing(self.board), self.display:
             if offset == 0:
                 self._record_run(dataset, stream)
@@ -117,8 +134,10 @@ class TaskLoop:
             records = self.past_records()
             evaluations = [record for record in records if record["kind"] == "evaluation"]
             self.board.replay(records)
-            self.display.begin(self.config, stream.sizes, self.task - stream.start, evaluations, notes)
-            matrix = [_task_row(stream, r["task"], r["confusion"]) for r in evaluations if not stream.known]
+            self.display.begin(self.config, stream.sizes, self.task - stream.start, evaluations, [*notes, *self.notes])
+            matrix = [
+                _task_row(stream, r["task"], metrics.counts(r["confusion"])) for r in evaluations if not stream.known
+            ]
             try:
                 for task in stream:
                     self._learn(task, dataset, stream, matrix)
@@ -301,24 +320,34 @@ class TaskLoop:
         )
 
     def _save(self, *, within_task: bool = True) -> None:
+        state = self.learner.state()
         if not self.writes or self.folder is None:
+            checkpoint.require_finite(state)  # so that all processes of a run end alike, and memory alike with disc
             return
         meta = {
             "task": self.task,
             "epoch": self.epoch_number,
             "within_task": within_task,
             "records": self.records.sync(),
+            "records_sha256": self.records.sha256,
             "seconds": self.seconds + time.monotonic() - self.began,
             "cpu_seconds": self.cpu_seconds + time.process_time() - self.cpu_began,
             "trust": None if self.trust is None else self.trust.as_dict(),
         }
-        checkpoint.save(self.folder, self.learner.state(), meta)
+        self.saved = checkpoint.save(self.folder, state, meta, config_sha256=self.config_sha256, before=self.saved)
         self.saved_at = time.monotonic()
+        if self.records.altered:
+            raise RunError(
+                f"{self.folder / NAME} was {self.records.altered} by another program while the run was at work. It was "
+                "written anew and the state is saved: nothing is lost. Keep that program away and start the same "
+                "command again (engram run with --resume)"
+            )
 
     def restore(self) -> int:
         """Put learner and counters where the last checkpoint left them; the length of the records then."""
         assert self.folder is not None
-        saved = checkpoint.load(self.folder)
+        saved = checkpoint.load(self.folder, or_before=True)
+        self.config_sha256 = checkpoint.config_digest(self.folder)
         next(read_records(self.folder), None)  # refuses records of another format before anything is written
         if saved is None:
             if sum(1 for _ in read_records(self.folder)) > 1:
@@ -332,12 +361,18 @@ class TaskLoop:
             self.task, self.epoch_number = saved.meta["task"], saved.meta["epoch"]
             self.trust = trust_of(saved)
             self.seconds, self.cpu_seconds = saved.meta["seconds"], saved.meta.get("cpu_seconds", 0.0)
-            return int(saved.meta["records"])
+            offset, self.records_sha256 = int(saved.meta["records"]), saved.meta.get("records_sha256")
         except (KeyError, RuntimeError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{self.folder / checkpoint.POINTER} does not fit this version of engram ({error}); "
                 "start anew with another --out"
             ) from error
+        self.saved = saved.entry
+        if saved.damage is not None:
+            self.notes.append(f"{saved.damage}; going on from the checkpoint before it")
+        if self.writes:
+            kept_records(self.folder, offset, self.records_sha256)  # before anything is written
+        return offset
 
 
 def _task_row(stream: ClassStream, task: int, confusion: Sequence[Sequence[int]]) -> list[float]:

@@ -3,20 +3,23 @@
 Every record has a `kind`. Clock times and byte counts of the process stand in records of kind `timing` and nowhere
 else, so that all other lines of two equal runs are equal to the bit.
 
-The checkpoint remembers how long the file was when it was saved. A resumed run cuts the file back to that length:
-whatever a killed process had written since, half a line included, is written again.
+The checkpoint remembers how long the file was when it was saved, and a hash of what it held. A resumed run cuts the
+file back to that length: whatever a killed process had written since, half a line included, is written again. What
+comes before has to be what was written.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engram.errors import RunError
-from engram.experiment.files import os_errors
+from engram.errors import DivergedError, RunError
+from engram.experiment.files import os_errors, write_atomically
 
 NAME = "records.jsonl"
 FORMAT = 2
@@ -25,17 +28,19 @@ Record = dict[str, Any]
 
 
 class RecordWriter:
-    """Appends records to a run folder's file, from `offset` on."""
+    """Appends records to a run folder's file, from `offset` on.
 
-    def __init__(self, folder: Path, offset: int = 0) -> None:
+    What it has written stays in memory too: a file that somebody removes, replaces or cuts short meanwhile is written
+    anew from there.
+    """
+
+    def __init__(self, folder: Path, offset: int = 0, sha256: str | None = None) -> None:
         self.path = folder / NAME
+        kept = kept_records(folder, offset, sha256)
+        self._written, self._hash = bytearray(kept), hashlib.sha256(kept)
+        self.altered: str | None = None
+        """What somebody else did to the file; from the next `sync` on it is whole again."""
         with os_errors(self.path):
-            size = self.path.stat().st_size if self.path.exists() else 0
-            if size < offset:
-                raise RunError(
-                    f"{self.path} is shorter than its checkpoint says ({size} bytes, not {offset}): lines are missing; "
-                    "restore it from a copy, or start anew with another --out"
-                )
             self._file = self.path.open("r+b" if self.path.exists() else "w+b")
             self._file.truncate(offset)
             self._file.seek(offset)
@@ -43,27 +48,58 @@ class RecordWriter:
     def append(self, kind: str, **fields: Any) -> Record:
         """Write one line; it is on its way to the disc when this returns."""
         record = {"kind": kind, **fields}
-        line = json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
+        line = as_line(record)
         with os_errors(self.path, kept="the last good checkpoint is intact"):
-            self._file.write(line.encode())
+            self._look()  # before the line would fill the gap that somebody left
+            self._file.write(line)
             self._file.flush()
+        self._written += line
+        self._hash.update(line)
         return record
 
     def sync(self) -> int:
         """Force all lines to disc; the file's length in bytes."""
         with os_errors(self.path, kept="the last good checkpoint is intact"):
             os.fsync(self._file.fileno())
-        return self._file.tell()
+            self._look()
+            if self.altered:
+                self._file.close()
+                write_atomically(self.path, bytes(self._written))
+                self._file = self.path.open("r+b")
+                self._file.seek(0, os.SEEK_END)
+        return len(self._written)
+
+    @property
+    def sha256(self) -> str | None:
+        """Of all lines."""
+        return self._hash.hexdigest()
 
     def close(self) -> None:
         self._file.close()
+
+    def _look(self) -> None:
+        """Whether the file is still the one that was opened, and as long as it was left."""
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            self.altered = "removed"
+            return
+        if not os.path.samestat(there, os.fstat(self._file.fileno())):
+            self.altered = "replaced"
+        elif there.st_size != len(self._written):
+            self.altered = self.altered or "changed"
 
 
 class Unwritten:
     """In the place of a writer where another process writes."""
 
+    sha256: str | None = None
+    altered: str | None = None
+
     def append(self, kind: str, **fields: Any) -> Record:
-        return {"kind": kind, **fields}
+        record = {"kind": kind, **fields}
+        as_line(record)  # what cannot be written ends the other processes too
+        return record
 
     def sync(self) -> int:
         return 0
@@ -81,6 +117,54 @@ class Remembered(Unwritten):
     def append(self, kind: str, **fields: Any) -> Record:
         self.lines.append(super().append(kind, **fields))
         return self.lines[-1]
+
+
+def as_line(record: Record) -> bytes:
+    """As it stands in the file. The one guard: no number that is none gets past it, wherever it came from."""
+    try:
+        return (json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n").encode()
+    except ValueError:
+        found = next(_not_finite(record, str(record["kind"])), None)
+        if found is None:
+            raise
+    where, value = found
+    task = f" in task {record['task'] + 1}" if isinstance(record.get("task"), int) else ""
+    raise DivergedError(
+        f"{where} is {value}{task}; the last good checkpoint is kept. "
+        "Lower classifier.learning_rate or gan.learning_rate"
+    )
+
+
+def _not_finite(node: Any, name: str) -> Iterator[tuple[str, float]]:
+    """The numbers that JSON does not have, with their names: `mask.sample.0.3`."""
+    if isinstance(node, float) and not math.isfinite(node):
+        yield name, node
+    elif isinstance(node, dict | list | tuple):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _not_finite(value, f"{name}.{key}")
+
+
+def kept_records(folder: Path, offset: int, sha256: str | None = None) -> bytes:
+    """The first `offset` bytes, if they are what a checkpoint says; `sha256` None: it says nothing of them."""
+    path = folder / NAME
+    try:
+        with path.open("rb") as file:
+            kept = file.read(offset)
+    except FileNotFoundError:
+        kept = b""
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}; check the file") from error
+    if len(kept) < offset:
+        raise RunError(
+            f"{path} is shorter than its checkpoint says ({len(kept)} bytes, not {offset}): lines are missing; "
+            "restore it from a copy, or start anew with another --out"
+        )
+    if sha256 is not None and hashlib.sha256(kept).hexdigest() != sha256:
+        raise RunError(
+            f"{path} is not what the run wrote: a line was edited; restore it from a copy, or start anew with "
+            "another --out"
+        )
+    return kept
 
 
 def read_records(folder: Path) -> Iterator[Record]:

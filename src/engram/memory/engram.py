@@ -22,6 +22,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from engram.gan.sampling import SAMPLE_BATCH, batch_that_fits
 from engram.masking.growth import leading_block
 from engram.masking.masks import IN_AXIS, OUT_AXIS, Layout, Variant, pack_bits, unpack_bits
 from engram.memory.class_generator import ClassGenerator, fingerprint, reference_drawings
+from engram.memory.unchanging import Unchanging
 from engram.nets.architectures import graph_of
 from engram.nets.graph import Graph
 from engram.nets.masked_generator import EPSILON, ClassNorm, MaskedGenerator
@@ -70,6 +72,11 @@ class Engram:
     """Per class, the name of that noise: its place when it was learned. Places move when a class is forgotten."""
     references: tuple[Tensor, ...] = ()
     """Per class (2, C, H, W) uint8, the first of those images; none from a version that did not store them."""
+
+    @cached_property
+    def stored(self) -> Unchanging:
+        """For a checkpoint: the same object every time, so that it is written once."""
+        return Unchanging(engram_state(self))
 
     @property
     def graph(self) -> Graph:
@@ -235,7 +242,7 @@ TENSORS = ("masks", "scales", "shifts")
 
 
 def engram_state(engram: Engram) -> dict[str, Any]:
-    """For a checkpoint."""
+    """As a tree of dictionaries."""
     plain = {name: getattr(engram, name) for name in (*PLAIN, "noise_names")}
     tensors = {name: _numbered(getattr(engram, name)) for name in (*TENSORS, "references")}
     return {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from engram.evaluation.metrics import classes_right
 from engram.evaluation.privacy import wilson
 from engram.model.card_page import Block, Cell, Section, Share, Table
 from engram.model.history import Figure, History, OfClass
@@ -193,7 +194,7 @@ def accuracy(past: History) -> Section:
 
 def _tested(past: History, figure: Figure) -> int | None:
     """Of how many classes there were test images; None where it is not noted."""
-    shares = past.steps[figure.place].facts["evaluation"].get("per_class")
+    shares = classes_right(past.steps[figure.place].facts["evaluation"])
     return None if shares is None else sum(share is not None for share in shares)
 
 

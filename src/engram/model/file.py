@@ -25,7 +25,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from engram.errors import EngramError, RunError
-from engram.experiment.checkpoint import fingerprint, lift, lower
+from engram.experiment.checkpoint import fingerprint, lift, lower, require_finite
 from engram.experiment.files import is_held, os_errors, write_atomically
 
 SUFFIX = ".engram"
@@ -53,6 +53,7 @@ def digest_of(body: dict[str, Any], state: dict[str, Any]) -> str:
 
 def pack(body: dict[str, Any], state: dict[str, Any]) -> bytes:
     """The bytes of a file; the same for the same model."""
+    require_finite(state, "the file before, if there was one, is intact")
     tensors: dict[str, torch.Tensor] = {}
     tree = lift(state, "", tensors)
     whole = {"format": FORMAT, "digest": digest_of(body, state), "body": body, "tree": tree}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engram.evaluation.metrics import classes_right, counts
 from engram.model.lineage import Step
 
 
@@ -133,10 +134,14 @@ def _numbered(steps: Sequence[Step], ids: Mapping[str, int]) -> Iterator[tuple[S
 def _shares(step: Step) -> Iterator[tuple[str, float, int | None]]:
     """(class, accuracy, test images), of classes that had some."""
     record = step.facts.get("evaluation", {})
-    names, shares, confusion = record.get("classes", step.known), record.get("per_class"), record.get("confusion")
+    names, shares, confusion = record.get("classes", step.known), classes_right(record), _confusion(record)
     for row, (name, share) in enumerate(zip(names, shares or (), strict=False)):
         if share is not None:
             yield name, share, sum(confusion[row]) if confusion else None
+
+
+def _confusion(evaluation: Mapping[str, Any]) -> list[list[int]] | None:
+    return counts(evaluation["confusion"]) if evaluation.get("confusion") else None
 
 
 def _recognised(step: Step) -> Iterator[tuple[str, float]]:
@@ -153,5 +158,5 @@ def _overall(step: Step, place: int, among: tuple[int, ...]) -> list[Figure]:
     record = step.facts.get("evaluation", {})
     if record.get("accuracy") is None:
         return []
-    confusion = record.get("confusion")
+    confusion = _confusion(record)
     return [Figure(record["accuracy"], place, among, sum(map(sum, confusion)) if confusion else None)]

@@ -27,9 +27,8 @@ from engram.data.recipe import Recipe, recipe_in
 from engram.data.stream import ClassStream
 from engram.errors import ConfigError, DataError, EngramError, InUseError, RunError
 from engram.experiment import checkpoint
-from engram.experiment.files import LOCK, clear_left_overs, move, os_errors
+from engram.experiment.files import CONFIG, LOCK, clear_left_overs, move, os_errors
 from engram.experiment.folder import (
-    CONFIG,
     Origin,
     describe_data,
     is_run,
@@ -43,7 +42,7 @@ from engram.experiment.progress import Display
 from engram.experiment.records import read_records
 from engram.experiment.restore import restored
 from engram.kinds import is_vector
-from engram.model.card import write_card
+from engram.model.card import card_paths, write_card
 from engram.model.file import SUFFIX, work_folder
 from engram.model.file import read as read_file
 from engram.model.intake import Intake, brought, read
@@ -76,6 +75,8 @@ def held(path: Path) -> Iterator[Path]:
             stack.enter_context(locked(work))
         except InUseError as error:  # of a run a bench can wait for it; of a model it is a mistake like any other
             raise RunError(str(error)) from None
+        for file in (path, *card_paths(path)):  # half a version of before may hold a class that is to be forgotten
+            clear_left_overs(file)
         try:
             yield work
         finally:
@@ -253,7 +254,7 @@ class Done:
 
 def tasks_done(work: Path, model: Model) -> Done | None:
     """The tasks that were learned there to the end; None where none was."""
-    saved, head = checkpoint.load(work), next(read_records(work), None)
+    saved, head = checkpoint.load(work, or_before=True), next(read_records(work), None)
     count = 0 if saved is None else int(saved.meta["task"]) - model.tasks
     if head is None or count < 1:
         return None

@@ -13,6 +13,7 @@ from engram.data.backbone import Backbone
 from engram.data.recipe import Recipe
 from engram.errors import ConfigError
 from engram.evaluation.evaluate import evaluate
+from engram.evaluation.metrics import counts
 from engram.experiment.loop import Stop, TaskLoop
 from engram.experiment.progress import Display
 from engram.methods import budget
@@ -141,7 +142,7 @@ def take_over(model: Model, loop: TaskLoop, intake: Intake, before: float | None
     model.trust = loop.trust
     model.lineage += tuple(steps)
     model.changed()
-    own, others = _accuracies(steps[-1].facts["evaluation"]["confusion"], intake)
+    own, others = _accuracies(counts(steps[-1].facts["evaluation"]["confusion"]), intake)
     return Learned(
         intake.new, intake.updated, own[0] or 0.0, own[1], others[0], before, others[1], tuple(steps), intake.notes
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn
 
+from engram.evaluation import metrics
 from engram.opening import open_regular
 from engram.report.fields import demand, finite, list_of, maybe, plain, share, text, truth, whole
 
@@ -207,7 +208,9 @@ def evaluation(r: Fields) -> Evaluation:
 def other_answer(r: Fields) -> Evaluation:
     """One of a learner's other ways to answer; forgetting is to be told from the tasks before."""
     classes = list_of(r["classes"], whole)
-    confusion = list_of(r["confusion"], lambda row: list_of(row, whole))
+    if isinstance(r["confusion"], dict):
+        demand(len(r["confusion"].get("right", ())) == len(classes), "a confusion matrix that is not of its classes")
+    confusion = list_of(metrics.counts(r["confusion"]), lambda row: list_of(row, whole))
     demand(len(confusion) == len(classes), "a confusion matrix that is not of its classes")
     demand(all(len(row) == len(classes) for row in confusion), "a confusion matrix that is not square")
     demand(all(map(sum, confusion)), "a class without test images")
@@ -278,7 +281,7 @@ def failure(r: Fields) -> str:
 def quality(r: Fields) -> Quality:
     classes = list_of(r["classes"], lambda name: plain(str(name)))
     measures = {
-        name: list_of(r[name], lambda value: maybe(value, share))
+        name: list_of(metrics.values(r[name], len(classes)), lambda value: maybe(value, share))
         for name in ("recognised", "precision", "recall")
         if r.get(name) is not None
     }

@@ -29,7 +29,7 @@ from engram.errors import ConfigError, RunError
 from engram.gan.step import critic_name, new_critic
 from engram.masking.masks import Variant
 from engram.memory.class_generator import ClassGenerator, sample_evenly
-from engram.memory.engram import Engram, consolidate, engram_of, engram_state, extract, shared_weights
+from engram.memory.engram import Engram, consolidate, engram_of, extract, shared_weights
 from engram.memory.forgetting import release_, without_class
 from engram.memory.ledger import ledger
 from engram.memory.retention import changed_classes, largest_differences, redrawn_classes
@@ -359,7 +359,7 @@ class DGM:
             "progress": self.progress.state(),
             "classifier_phase": self.classifier_phase.state(),
             "layers": {str(n): layer.saved(self.trainer is not None) for n, layer in enumerate(self.net.plastic)},
-            "engrams": {str(n): engram_state(engram) for n, engram in enumerate(self.engrams)},
+            "engrams": {str(n): engram.stored for n, engram in enumerate(self.engrams)},
             "forgotten": self.forgotten,
         }
         if self.trainer is not None:
