@@ -17,6 +17,7 @@ from engram.config import ClassifierSettings, Config, MethodSettings
 from engram.context import Context, Shape
 from engram.data.stream import Task
 from engram.kinds import is_vector
+from engram.memory.retention import Compared
 
 State = dict[str, Any]
 """A tree of dictionaries with text keys; its leaves are tensors or plain JSON values."""
@@ -148,6 +149,15 @@ class Retains(Protocol):
 
     def largest_difference(self) -> dict[int, int]:
         """By class index, for classes that have reference drawings: how far today's drawings are, in grey levels."""
+        ...
+
+
+@runtime_checkable
+class TellsCompared(Protocol):
+    """A learner that says how much is behind its answers to `Retains`."""
+
+    def compared(self) -> dict[int, Compared]:
+        """By class index, what is compared with what it was; a class of which nothing is stored is not in it."""
         ...
 
 
