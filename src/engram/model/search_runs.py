@@ -138,8 +138,7 @@ def ordered(examples: Pixels | Vectors, order: int) -> Pixels | Vectors:
     """(n, …) -> (n, numbers): as they are, channels last, or columns before rows."""
     if order:
         examples = examples.transpose((0, 2, 3, 1) if order == 1 else (0, 1, 3, 2))
-    flat: Pixels | Vectors = np.ascontiguousarray(examples).reshape(len(examples), -1)
-    return flat
+    return np.ascontiguousarray(examples).reshape(len(examples), -1)  # type: ignore[return-value]
 
 
 def search(numbers: npt.NDArray[np.generic], known: Known, *, tolerance: float = TOLERANCE) -> Found:
