@@ -9,7 +9,7 @@ Images are known in three orders: as they are, with the channels last, and with 
 black and white, eight to a byte.
 
 What is not found: examples whose numbers were put into another order, scaled in size, blurred, added up, compressed or
-encrypted, and runs of fewer than RUN numbers.
+encrypted, runs of fewer than RUN numbers, and, of examples in great number, runs alone that tell less than others.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from engram.data.raw import Pixels, Vectors
 
 RUN = 32
 """Neighbouring numbers: a row of an image."""
-RUNS = 8
-"""Of each example, in each order."""
+RUNS, ENOUGH = 8, 500_000
+"""Runs of each example, in each order, by which it is known at least; all of them where that makes so many in all."""
 LEVELS = 7.37
 """Of a scaled run, for its hash; no whole number, so that no share of two grey levels lies at the edge of a level."""
 TELLING = 5
@@ -93,9 +93,9 @@ class Known:
 
 def know(examples: Pixels | Vectors) -> Known:
     """(N, C, H, W) uint8 or (N, D) float32, which are kept as they are."""
-    run = min(RUN, int(np.prod(examples.shape[1:])))
+    run, each = min(RUN, int(np.prod(examples.shape[1:]))), max(RUNS, ENOUGH // max(1, len(examples)))
     parts = [
-        (*_runs_of(ordered(examples[at : at + 4096], order), run, at), order)
+        (*_runs_of(ordered(examples[at : at + 4096], order), run, each, at), order)
         for order in orders_of(examples)
         for at in range(0, len(examples), 4096)
     ]
@@ -175,13 +175,15 @@ def search_bits(stream: Pixels, known: Known) -> Found:
 # ---------------------------------------------------------------- runs
 
 
-def _runs_of(flat: Pixels | Vectors, run: int, first: int) -> tuple[Hashes, Rows, Rows, npt.NDArray[np.bool_]]:
+def _runs_of(
+    flat: Pixels | Vectors, run: int, each: int, first: int
+) -> tuple[Hashes, Rows, Rows, npt.NDArray[np.bool_]]:
     """Of (n, numbers): hash, row, start and whether inverted, of the runs that change most from number to number."""
     count = flat.shape[1] // run
     cut = flat[:, : count * run].reshape(len(flat), count, run)
     step = cut.astype(np.int16) if cut.dtype == np.uint8 else cut
     change = np.abs(np.diff(step, axis=2)).sum(2, dtype=np.float32)
-    best = np.argsort(-change, axis=1, kind="stable")[:, :RUNS]
+    best = np.argsort(-change, axis=1, kind="stable")[:, :each]
     runs = np.take_along_axis(cut, best[:, :, None], axis=1).reshape(-1, run).astype(np.float32)
     rows = np.repeat(np.arange(first, first + len(flat)), best.shape[1])
     starts = best.reshape(-1) * run

@@ -123,7 +123,8 @@ def size_check(model: Model, state: dict[str, Any]) -> Check:
     )
     if wrong and model.is_strict:
         return Check("size", False, f"{'; '.join(wrong)}. It {said}")
-    said += "; " + ("; ".join(wrong) or "every tensor is accounted for" if current else "no ledger of this very state was recorded")
+    accounted = "every tensor is accounted for" if current else "no ledger of this very state was recorded"
+    said += f"; {'; '.join(wrong) or accounted}"
     if share < 1:
         return Check("size", True, f"{said}; the whole state could hold {100 * share:.1f} % of the {kind} as they are")
     if not model.is_strict:
