@@ -35,6 +35,7 @@ from engram.experiment import checkpoint
 from engram.methods.learner import SILENT, Method, Observer, State
 from engram.methods.registry import METHODS
 from engram.model import search_state
+from engram.model.search_runs import Found
 from engram.model.verify import verify
 
 QUICK = {**SMALL_GAN, "gan.epochs": 3, "gan.steps": 6, "replay.images": 64, "stream.order": "2,0,1"}
@@ -167,7 +168,7 @@ def test_retention_tells_how_much_was_compared(remembering: Path) -> None:
 
 
 def test_a_search_that_finds_nothing_planted_is_no_check(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_state, "search", lambda *_, **__: search_state.Found())
+    monkeypatch.setattr(search_state, "search", lambda *_, **__: Found())
     strictness = found(run)["strictness"]
     assert strictness.ok is None
     assert "the search itself failed: images that were planted as " in strictness.detail

@@ -24,12 +24,12 @@ def records_check(folder: Path, saved: checkpoint.Checkpoint) -> Check:
     """Records, configuration and checkpoint, each against the others."""
     payload, meta = (folder / NAME).read_bytes(), saved.meta
     offset = meta["records"]
+    wrong = []
     if not isinstance(offset, int) or len(payload) < offset or payload[offset - 1 : offset] != b"\n":
-        return Check(
-            "records", False, f"the checkpoint was saved behind {offset} bytes of records, which are not there"
-        )
+        wrong.append(f"the checkpoint was saved behind {offset} bytes of records, where no line ends")
+        offset = payload.rfind(b"\n") + 1
     records = [json.loads(line) for line in payload[:offset].splitlines()]
-    wrong = [*_of_start(records, read_origin(folder)), *_of_tasks(records, meta)]
+    wrong += [*_of_start(records, read_origin(folder)), *_of_tasks(records, meta)]
     at_end = not meta.get("within_task", meta.get("epoch"))
     states = [record["state"] for record in records if record["kind"] == "task"]
     if at_end and states and states[-1] != checkpoint.fingerprint(saved.state):
