@@ -181,6 +181,33 @@ class KeepsCopies(Good):
         self.kept = state.get("kept")
 
 
+class KeepsScrambledCopies(Good):
+    """In an order of pixels that no search knows."""
+
+    kept = torch.zeros(0, 1024)
+
+    def learn(self, task: Task, *, observe: Observer = SILENT) -> None:
+        resumed = self.classifier.progress.running
+        super().learn(task, observe=observe)
+        order = torch.randperm(task.images[0].numel(), generator=torch.Generator().manual_seed(3))
+        if not resumed or self.classifier.progress.epochs == 0:
+            rows = task.images.flatten(1)[:, order].float() / 255
+            self.kept = rows if not len(self.kept) else torch.cat([self.kept, rows])
+
+    def state(self) -> State:
+        return {**super().state(), "kept": self.kept}
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        self.kept = state["kept"]
+
+
+class KeepsWhatItIsAsked(Good):
+    def scores(self, images: Tensor) -> Tensor:
+        self.asked = images
+        return super().scores(images)
+
+
 class ForgetsItsOptimiser(Good):
     def state(self) -> State:
         return {**super().state(), "optimiser": {}}
@@ -358,6 +385,11 @@ def test_a_method_that_says_so_may_keep_copies() -> None:
         (KeepsAView, r"keeps a view of a task's images or targets: task 1 is over"),
         (KeepsTargets, r"keeps a view of a task's images or targets: task 1 is over"),
         (KeepsCopies, r"listed as strict, and 2 images of past tasks are in its state"),
+        (
+            KeepsScrambledCopies,
+            r"listed as strict, and its state has [\d,]+ bytes after half of the images and [\d,]+ ",
+        ),
+        (KeepsWhatItIsAsked, r"keeps a view of the images that it was asked about: `scores` may keep nothing"),
         (ForgetsItsOptimiser, r"loaded by a new learner, it does not end with the same bits: .* differs at /net/"),
         (ForgetsItsProgress, r"loaded is not the state that was saved: it differs at /progress/counts/batch$"),
         (AnswersTheUnseen, r"scores after task 1: \(5, 2\) for 5 images, not \(5, 1\)"),

@@ -14,15 +14,18 @@ What is checked:
     answers       one finite score for each class seen, and for no other; the network of `answer_net` gives the same
     repetition    the same bits under the same seed, whoever else draws random numbers; no global generator is touched
     checkpoints   stopped in the middle of any task, saved, and loaded by a new learner: the same bits in the end
-    strictness    no view of a task's images is held; no image is in the state, unless the method stores some
+    strictness    no view of a task's images is held, and none of images that were asked about; no image is in the
+                  state, and twice the images leave a state of the same size, unless the method stores some
     abilities     what `Samples`, `Retains`, `Embeds` and `AnswersApart` promise, where the learner has them
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import random
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +58,8 @@ STOPS = (3, 8, 13, 60, 101, 47)
 """After how many batches and epochs a task is stopped, again and again."""
 ASKED = 5
 """Images that are enough to see what an answer is like."""
+GROWTH = 0.25
+"""Of the bytes of more images, the share by which a strict method's state may grow: growing networks do a little."""
 TOLERANCE = 1e-4
 """By how much the scores of a network may differ from its learner's: sums in another order."""
 
@@ -141,6 +146,16 @@ class _Images:
     def dataset(self) -> Dataset:
         return Dataset(self.name, self.names, "", "own", train=self.train, test=self.test)
 
+    def half(self) -> _Images:
+        """With every second training image of each class."""
+        ranks = torch.zeros(len(self.train.labels), dtype=torch.int64)
+        for number in range(len(self.names)):
+            own = self.train.labels == number
+            ranks[own] = torch.arange(int(own.sum()))
+        rows = ranks % 2 == 0
+        train = Split(self.train.images[rows], self.train.labels[rows])
+        return _Images(Dataset(self.name, self.names, "", "own", train=train, test=self.test))
+
 
 @dataclass(frozen=True)
 class _Battery:
@@ -174,6 +189,7 @@ class _Battery:
                 learner.learn(task)
             seen, new = task.seen, task.classes
             _check_answers(learner, images.test.images[:ASKED], len(seen), f"after task {task.index + 1}")
+            _check_lets_go(learner, images.test.images[:ASKED])
             _check_abilities(learner, images, len(seen))
         self._check_newest(learner, images, seen, new)
         self._check_kept(learner, images, new)
@@ -218,6 +234,18 @@ class _Battery:
         asked = images.test.images
         same = _same_bits(whole.scores(asked).cpu(), stopped.scores(asked).cpu())
         assert same, "the learner's state repeats and its answers do not: something that answers is not in the state"
+        if self.method.is_strict(self._own(images)):
+            self._check_size(images, _bytes(whole.state()))
+
+    def _check_size(self, images: _Images, whole: int) -> None:
+        """Who keeps images keeps more of more images, in whatever encoding; networks and sums stay as they are."""
+        half = images.half()
+        less = _bytes(self.learned(half, 1, stops=False).state())
+        left_out = _bytes({"x": images.train.images}) - _bytes({"x": half.train.images})
+        assert whole - less <= GROWTH * left_out, (
+            f"the learner is listed as strict, and its state has {less:,} bytes after half of the images and {whole:,} "
+            f"after all, which are {left_out:,} bytes more: what is kept of images must not grow with their number"
+        )
 
     def learned(self, images: _Images, number: int, *, stops: bool) -> Learner:
         """All tasks, two classes each, with other global seeds for each number; `stops`: saved all the time."""
@@ -282,6 +310,18 @@ def _check_answers(learner: Learner, images: Tensor, classes: int, when: str) ->
             _check_scores(answer(images), len(images), classes, f"other answer {way!r} {when}")
 
 
+def _check_lets_go(learner: Learner, images: Tensor) -> None:
+    """Nobody holds the images once they are answered: who keeps test images could learn from them."""
+    array = images.numpy().copy()
+    owner, asked = weakref.ref(array), torch.from_numpy(array)
+    del array
+    learner.scores(asked)
+    del asked
+    if owner() is not None:
+        gc.collect()
+    assert owner() is None, "the learner keeps a view of the images that it was asked about: `scores` may keep nothing"
+
+
 def _check_net(learner: Learner, images: Tensor, scores: Tensor, when: str) -> None:
     assert hasattr(learner, "answer_net"), "the learner has no `answer_net`: what answers, as one network, is asked for"
     net = learner.answer_net()
@@ -332,6 +372,11 @@ def _check_samples(learner: Samples, images: _Images, classes: int) -> None:
 
 
 # ---------------------------------------------------------------- bits
+
+
+def _bytes(state: State) -> int:
+    """Of all tensors."""
+    return sum(leaf.nbytes for _, leaf in _leaves(state) if isinstance(leaf, Tensor))
 
 
 def _saved(node: Any, path: str = "") -> Any:

@@ -30,6 +30,7 @@ from engram.opening import opening
 
 if TYPE_CHECKING:
     from engram.data.backbone import Backbone
+    from engram.data.datasets import Check
     from engram.model.learning import Learned
     from engram.model.model import Model
     from engram.model.predict import Prediction
@@ -321,7 +322,19 @@ def do_verify(chosen: argparse.Namespace) -> int:
     if chosen.verbose:
         tell_settings(chosen.model)
     with opening(chosen.model):
-        return print_checks(verify(chosen.model, chosen.audit), quiet=chosen.quiet)
+        checks = verify(chosen.model, chosen.audit, quick=chosen.quick)
+    return print_checks(checks, quiet=chosen.quiet, last_line=summed_up)
+
+
+def summed_up(checks: Sequence[Check]) -> str:
+    """How many checks are good, how many failed, and what was not checked."""
+    by = {ok: [check.what for check in checks if check.ok is ok] for ok in (True, False, None)}
+    parts = [f"{len(by[True])} check{'s' if len(by[True]) != 1 else ''} ok"]
+    if by[False]:
+        parts.append(f"{len(by[False])} failed: {', '.join(by[False])}")
+    if by[None]:
+        parts.append(f"{len(by[None])} not checked: {', '.join(by[None])}")
+    return f"{'NOT verified' if by[False] else 'verified'}: {'; '.join(parts)}"
 
 
 def do_card(chosen: argparse.Namespace) -> int:

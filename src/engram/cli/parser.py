@@ -32,7 +32,7 @@ examples:
   engram bench --dataset mnist --methods dgmw,dgr --seeds 0,1,2
   engram report runs --out report                   tables, figures and a page of all runs below a folder
   engram sample runs/digits-dgmw-seed0              images of every class from the run's generator
-  engram verify runs/digits-dgmw-seed0              integrity, exact retention, strictness
+  engram verify runs/digits-dgmw-seed0              integrity, exact retention, strictness, figures
   engram data fetch mnist                           get a data set
   engram list                                       methods, data sets, presets and settings
   engram list dgmw                                  a method and all its settings
@@ -420,7 +420,7 @@ def _predict(commands: Commands) -> None:
 
 
 def _verify(commands: Commands) -> None:
-    text = "check a model or a run: integrity, exact retention, strictness"
+    text = "check a model or a run: integrity, exact retention, strictness, size, figures, records, answers"
     verify = _command(commands, "verify", do_verify, text, talks=True)
     _model(verify)
     verify.add_argument(
@@ -429,6 +429,9 @@ def _verify(commands: Commands) -> None:
         metavar="FILE",
         help="look for the images that `engram learn --audit FILE` has noted, in everything that the model stores "
         "(default: strictness of a model file is not checked, that of a run by its data)",
+    )
+    verify.add_argument(
+        "--quick", action="store_true", help="leave out the last evaluation of a run, which is done once more otherwise"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +44,13 @@ def require_other_file(flag: str, out: Path, model: Path) -> None:
         raise ConfigError(f"{flag} {out} is the model itself; name another file")
 
 
-def print_checks(lines: Iterable[Check], *, quiet: bool = False) -> int:
-    """A line each; `quiet`: for those that failed. 1 where one failed. The last line names all that was not checked."""
+def print_checks(
+    lines: Iterable[Check], *, quiet: bool = False, last_line: Callable[[Sequence[Check]], str] | None = None
+) -> int:
+    """A line each; `quiet`: for those that failed. 1 where one failed. The last line names all that was not checked.
+
+    `last_line`: what it is to say instead; it is left out where all is quiet and good.
+    """
     from rich.markup import escape
 
     out, told = console(), []
@@ -54,7 +59,11 @@ def print_checks(lines: Iterable[Check], *, quiet: bool = False) -> int:
         if line.ok is False or not quiet:
             out.print(f"{mark} {escape(f'{line.what}: {line.detail}')}", soft_wrap=True)
         told.append(line)
-    if unchecked := [line.what for line in told if line.ok is None]:
+    unchecked = [line.what for line in told if line.ok is None]
+    if last_line is not None:
+        if not quiet or not all(line.ok for line in told):
+            out.print(escape(last_line(told)), soft_wrap=True)
+    elif unchecked:
         out.print(f"[yellow]not checked[/]: {escape(', '.join(unchecked))}", soft_wrap=True)
     return int(any(line.ok is False for line in told))
 

@@ -152,7 +152,7 @@ def shared_weights(net: MaskedGenerator) -> list[Tensor]:
     return [layer.weight.detach() for layer in net.plastic]
 
 
-def _open_blocks(engram: Engram, weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def open_blocks(engram: Engram, weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """By layer, the weights between reachable units, closed ones 0, with the bits that are stored; and by node, the
     noise first, which units can be reached."""
     graph, masks = engram.graph, engram.binary_masks()
@@ -176,7 +176,7 @@ def content_hashes(engram: Engram, weights: Sequence[Tensor]) -> list[str]:
 
     Nothing is computed first, so every processor and every version of torch finds the same.
     """
-    blocks, _ = _open_blocks(engram, weights)
+    blocks, _ = open_blocks(engram, weights)
     plain = [engram.architecture, engram.image_size, engram.latent_dim, list(engram.units), engram.variant]
     shared = hashlib.sha256(json.dumps(plain).encode())
     by_class = [*engram.scales, *engram.shifts]
@@ -203,7 +203,7 @@ def _add_bits(total: hashlib._Hash, tensor: Tensor) -> None:
 def extract(engram: Engram, weights: Sequence[Tensor]) -> list[ClassGenerator]:
     """One plain network per class, with everything that is closed or unreachable dropped."""
     graph, device = engram.graph, weights[0].device
-    blocks, reachable = _open_blocks(engram, weights)
+    blocks, reachable = open_blocks(engram, weights)
     last = reachable[-1].nonzero().squeeze(1)
     head = _ready(engram.head.index_select(IN_AXIS[graph.head.layout], last), device)
     nets = []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from engram.kinds import levels_apart
 from engram.memory.class_generator import fingerprint, reference_drawings
-from engram.memory.engram import Engram, content_hashes, extract
+from engram.memory.engram import Engram, content_hashes, extract, open_blocks
 
 
 def changed_classes(engrams: Sequence[Engram], weights: Sequence[Tensor]) -> list[int]:
@@ -41,6 +42,32 @@ def largest_differences(engrams: Sequence[Engram], weights: Sequence[Tensor]) ->
         ):
             apart = levels_apart(reference_drawings(net, name), known)
             found[index] = max(apart, found.get(index, 0))
+    return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What of a class is compared with what it was."""
+
+    hashes: int = 0
+    """Of stored bits: one an engram."""
+    bytes: int = 0
+    """That these hashes are over."""
+    drawings: int = 0
+    """That are drawn anew and held against stored ones, pixel by pixel."""
+
+
+def compared_classes(engrams: Sequence[Engram], weights: Sequence[Tensor]) -> dict[int, Compared]:
+    """By class index; a class without an engram is not in it."""
+    found: dict[int, Compared] = {}
+    for engram in engrams:
+        parts = (*engram.masks, *open_blocks(engram, weights)[0], engram.head, engram.bias)
+        own = (*engram.scales, *engram.shifts)
+        size = sum(part.nbytes for part in parts) + sum(part[0].nbytes for part in own)
+        for place, index in enumerate(engram.class_indices):
+            before = found.get(index, Compared())
+            stored = len(engram.references[place]) if place < len(engram.references) else 0
+            found[index] = Compared(before.hashes + 1, before.bytes + size, before.drawings + stored)
     return dict(sorted(found.items()))
 
 

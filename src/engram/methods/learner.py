@@ -17,6 +17,7 @@ from engram.config import ClassifierSettings, Config, MethodSettings
 from engram.context import Context, Shape
 from engram.data.stream import Task
 from engram.kinds import is_vector
+from engram.memory.retention import Compared
 from engram.methods import budget
 
 State = dict[str, Any]
@@ -149,6 +150,15 @@ class Retains(Protocol):
 
     def largest_difference(self) -> dict[int, int]:
         """By class index, for classes that have reference drawings: how far today's drawings are, in grey levels."""
+        ...
+
+
+@runtime_checkable
+class TellsCompared(Protocol):
+    """A learner that says how much is behind its answers to `Retains`."""
+
+    def compared(self) -> dict[int, Compared]:
+        """By class index, what is compared with what it was; a class of which nothing is stored is not in it."""
         ...
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.data.stream import Task
+from engram.memory.retention import Compared
 from engram.methods.answering import AnswerNet, with_scale
 from engram.methods.learner import (
     SILENT,
@@ -29,6 +30,7 @@ from engram.methods.learner import (
     Retains,
     Samples,
     State,
+    TellsCompared,
 )
 from engram.nets.scale import Scale
 
@@ -117,6 +119,13 @@ class _Retains(ScaledLearner):
         return found
 
 
+class _TellsCompared(ScaledLearner):
+    def compared(self) -> dict[int, Compared]:
+        """As the learner's own."""
+        found: dict[int, Compared] = self.within.compared()
+        return found
+
+
 class _KeepsEngrams(_Retains):
     def forget(self, class_index: int) -> Freed:
         """As the learner's own. The scale stays, as the classifier's trunk does."""
@@ -148,6 +157,7 @@ _ABILITIES: dict[Any, type[ScaledLearner]] = {
     Samples: _Samples,
     KeepsEngrams: _KeepsEngrams,
     Retains: _Retains,
+    TellsCompared: _TellsCompared,
     Embeds: _Embeds,
     AnswersApart: _AnswersApart,
 }

@@ -757,7 +757,7 @@ class Model:
     # ---------------------------------------------------------------- verify
 
     def verify(self, audit: str | Path | None = None) -> list[Check]:
-        """Integrity, retention and strictness, a line each; `ok` is None for what could not be checked.
+        """Integrity, retention, strictness, size and figures, a line each; `ok` is None for what could not be checked.
 
         audit: the file that `learn` wrote, to look for the images that are gone.
 
@@ -768,7 +768,7 @@ class Model:
         >>> model.learn(threes, ["three"] * 12).new
         ('three',)
         >>> [(check.what, check.ok) for check in model.verify()]  # not read from a file, the images are gone
-        [('integrity', None), ('retention', True), ('strictness', None)]
+        [('integrity', None), ('retention', True), ('strictness', None), ('size', None), ('figures', True)]
         """
         from engram.model.verify import verify_model
 

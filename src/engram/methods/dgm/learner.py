@@ -32,7 +32,13 @@ from engram.memory.class_generator import ClassGenerator, sample_evenly
 from engram.memory.engram import Engram, consolidate, engram_of, extract, shared_weights
 from engram.memory.forgetting import release_, without_class
 from engram.memory.ledger import ledger
-from engram.memory.retention import changed_classes, largest_differences, redrawn_classes
+from engram.memory.retention import (
+    Compared,
+    changed_classes,
+    compared_classes,
+    largest_differences,
+    redrawn_classes,
+)
 from engram.methods.answering import AnswerNet, classifier_answer, critic_answer, product_answer
 from engram.methods.classifier import normalise
 from engram.methods.classifier_phase import REPLAY_CLASSIFIER, ClassifierPhase
@@ -201,6 +207,10 @@ class DGM:
     def largest_difference(self) -> dict[int, int]:
         """By class index, in grey levels: how far today's drawings are from the references."""
         return largest_differences(self.engrams, shared_weights(self.net))
+
+    def compared(self) -> dict[int, Compared]:
+        """By class index, what these three compare; a class without an engram is not in it."""
+        return compared_classes(self.engrams, shared_weights(self.net))
 
     # ---------------------------------------------------------------- forget, relearn
 
