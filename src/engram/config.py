@@ -113,6 +113,9 @@ class StreamSettings(Group):
         at_least=0,
         below=1,
     )
+    tuned_on: str = setting(
+        "", "by which images these settings were chosen, for the records; empty: as the preset says of itself"
+    )
 
 
 @dataclass(frozen=True)
@@ -280,7 +283,7 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 
 ADDED: dict[str, dict[str, Any]] = {
-    "stream": {"validation": 0.0, "development": False},
+    "stream": {"validation": 0.0, "development": False, "tuned_on": ""},
     "masks": {"alpha": "entries", "growth": "refill", "choice": "learned", "counts_of": "none"},
     "replay": {"critic_batch": "shared"},
 }
