@@ -148,7 +148,9 @@ class RuntimeSettings(Group):
     group = "runtime"
     device: str = setting("auto", "auto (CUDA, then MPS, then CPU), cpu, cuda, cuda:1 or mps")
     threads: int = setting(
-        0, "CPU threads; 0: OMP_NUM_THREADS where it is set, else one per core that is free to use", at_least=0
+        0,
+        "CPU threads; 0: OMP_NUM_THREADS where set, else 1 for GANs of small networks, and one per core for others",
+        at_least=0,
     )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "of training's forward passes; all that is kept is float32; bfloat16 is for GPUs"

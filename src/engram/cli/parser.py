@@ -345,7 +345,9 @@ def _tune(commands: Commands) -> None:
     tune.add_argument(
         "--reduction", type=int, default=3, metavar="R", help="a trial goes on among the best 1/R (default: 3)"
     )
-    tune.add_argument("--seed", type=int, default=0, metavar="S", help="of the trials and of what is drawn (default: 0)")
+    tune.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="of the trials and of what is drawn (default: 0)"
+    )
     tune.add_argument("--jobs", type=int, metavar="N", help="trials at a time (default: one per core)")
     tune.add_argument(
         "--ray",

@@ -7,10 +7,10 @@
 What is compared is accuracy on training images that were held out; test images are not looked at. Trial 0 has the
 settings as they are and is never stopped, so that a search never ends with less than it began with, but by chance.
 
-The rule is that of asynchronous successive halving (ASHA; Li et al., MLSys 2020), in its stopping form: after 1, r, r^2,
-… tasks a trial goes on while it is among the best 1/r of all that have come so far. Jobs are processes here, or placed
-by Ray: the rule is the same, so that a search on a cluster is the search at a desk. With several jobs at a time it
-depends on their speed which trial meets which.
+The rule is that of asynchronous successive halving (ASHA; Li et al., MLSys 2020), in its stopping form: after 1, r,
+r^2, … tasks a trial goes on while it is among the best 1/r of all that have come so far. Jobs are processes here, or
+placed by Ray: the rule is the same, so that a search on a cluster is the search at a desk. With several jobs at a time
+it depends on their speed which trial meets which.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ def as_toml(search: Search, best: Trial) -> str:
     for name in ("development", "tuned_on"):
         del stream[name]
     lines = [
-        f"# The best of {search.trials} trials: trial {best.number}, {100 * best.score:.2f} % of held-out training images.",
+        f"# Trial {best.number} of {search.trials}, the best: {100 * best.score:.2f} % of held-out training images.",
         f"description = {_value(f'{search.method} on {search.dataset}, found by engram tune')}",
         f"tuned_on = {_value(search.tuned_on)}",
         "",
