@@ -12,7 +12,15 @@ import torch
 
 from engram.config import RuntimeSettings
 from engram.distributed import World
-from engram.experiment.machine import available_cores, default_threads, peak_bytes, prepare
+from engram.experiment.machine import (
+    available_cores,
+    default_threads,
+    granted_cores,
+    peak_bytes,
+    prepare,
+    threads_worth_having,
+)
+from engram.methods.registry import configure
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="other systems tell no more than getrusage does")
@@ -101,3 +109,52 @@ def test_the_setting_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_two_runs_of_small_networks_do_not_fight_for_cores_and_large_ones_take_all() -> None:
+    small = [configure(dataset="mnist", method=name) for name in ("dgmw", "dgma", "dgr", "ewcm")]
+    large = [
+        configure(dataset="cifar10", method="dgmw", preset="cifar10"),
+        configure(dataset="imagenet50", method="dgmw", preset="imagenet50-small"),
+        configure(dataset="mnist", method="joint"),
+        configure(dataset="mnist", method="slda"),
+    ]
+    assert [threads_worth_having(config) for config in small] == [1] * len(small)
+    assert [threads_worth_having(config) for config in large] == [None] * len(large)
+
+
+def test_threads_are_bounded_only_where_no_user_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engram.experiment.machine.available_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert (default_threads(World(), 1), default_threads(World()), default_threads(World(0, 4, 0, 2), 3)) == (1, 8, 3)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert default_threads(World(), 1) == 5
+
+
+@pytest.mark.parametrize(
+    ("files", "lines", "cores"),
+    [
+        ({"a/b/cpu.max": "150000 100000"}, "0::/a/b", 1.5),
+        ({"a/b/cpu.max": "max 100000", "a/cpu.max": "50000 100000"}, "0::/a/b", 0.5),
+        ({"a/b/cpu.max": "max 100000"}, "0::/a/b", None),
+        ({"cpu.max": "200000 100000"}, "0::/", 2.0),
+        ({"cpu/x/cpu.cfs_quota_us": "300000\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, "3:cpu,cpuacct:/x", 3.0),
+        ({"cpu/x/cpu.cfs_quota_us": "-1\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, "3:cpu:/x\n4:memory:/y", None),
+        ({"cpu.max": "garbage"}, "0::/", None),
+        ({"cpu.max": "100 0"}, "0::/", None),
+        ({}, "nonsense\n0::/a", None),
+    ],
+)
+def test_a_control_group_grants_so_many_cores(
+    tmp_path: Path, files: dict[str, str], lines: str, cores: float | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fs" / name).write_text(text)
+    (tmp_path / "own").write_text(lines)
+    assert granted_cores(tmp_path / "fs", tmp_path / "own") == cores
+
+
+def test_less_than_a_core_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engram.experiment.machine.granted_cores", lambda: 0.5)
+    assert available_cores() == 1

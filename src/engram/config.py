@@ -143,6 +143,9 @@ class StreamSettings(Group):
         at_least=0,
         below=1,
     )
+    tuned_on: str = setting(
+        "", "by which images these settings were chosen, for the records; empty: as the preset says of itself"
+    )
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ class RuntimeSettings(Group):
     device: str = setting("auto", "auto (CUDA, then MPS, then CPU), cpu, cuda, cuda:1 or mps")
     threads: int = setting(
         0,
-        "CPU threads; 0: OMP_NUM_THREADS where it is set, else one per core that is free to use",
+        "CPU threads; 0: OMP_NUM_THREADS where set, else 1 for GANs of small networks, and one per core for others",
         at_least=0,
         at_most=MOST_THREADS,
     )
@@ -324,7 +327,7 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 
 ADDED: dict[str, dict[str, Any]] = {
-    "stream": {"validation": 0.0, "development": False},
+    "stream": {"validation": 0.0, "development": False, "tuned_on": ""},
     "masks": {"alpha": "entries", "growth": "refill", "choice": "learned", "counts_of": "none"},
     "replay": {"critic_batch": "shared"},
 }

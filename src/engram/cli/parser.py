@@ -15,6 +15,7 @@ from engram.cli.listing import do_list
 from engram.cli.models import do_card, do_forget, do_learn, do_predict, do_sample, do_verify
 from engram.cli.report import do_report
 from engram.cli.runs import do_run
+from engram.cli.tune import do_tune
 from engram.errors import ConfigError, install_words
 
 EPILOG = """\
@@ -30,6 +31,7 @@ examples:
   engram run --resume --out runs/mnist-joint-seed0  go on with a run that was stopped
   engram run --config runs/mnist-dgmw-seed0/config.json --seed 1
   engram bench --dataset mnist --methods dgmw,dgr --seeds 0,1,2
+  engram tune --search classifier.learning_rate=1e-4..1e-2 --search classifier.epochs=2..8
   engram report runs --out report                   tables, figures and a page of all runs below a folder
   engram sample runs/digits-dgmw-seed0              images of every class from the run's generator
   engram verify runs/digits-dgmw-seed0              integrity, exact retention, strictness, figures
@@ -72,6 +74,7 @@ def build_parser() -> Parser:
         _forget,
         _run,
         _bench,
+        _tune,
         _report,
         _data,
         _list,
@@ -308,6 +311,51 @@ def _bench(commands: Commands) -> None:
         default=Path("runs/bench"),
         metavar="DIR",
         help="folder of the run folders (default: runs/bench)",
+    )
+
+
+def _tune(commands: Commands) -> None:
+    tune = _command(
+        commands,
+        "tune",
+        do_tune,
+        "search for settings, on training images that are held out",
+        more="Try settings drawn from the given ranges, each in a development run: training images are held out and "
+        "tested on, test images are not looked at. Trials that fall behind after 1, 3, 9, … tasks are stopped. The "
+        "first trial has the settings as they are. The best ones are written to DIR/best.toml, for `engram run "
+        "--config DIR/best.toml`, whose record says how they were found. Call it again and it does what is missing. "
+        "For a model that goes on learning, search on the first month's folder.",
+        talks=True,
+    )
+    tune.add_argument("--dataset", default="digits", metavar="D", help="a data set (default: digits)")
+    tune.add_argument("--method", default="dgmw", metavar="M", help="name of a method (default: dgmw)")
+    tune.add_argument(
+        "--preset", default="auto", metavar="PRESET", help="named settings (default: auto, those of the data set)"
+    )
+    tune.add_argument(
+        "--search",
+        action="append",
+        default=[],
+        metavar="GROUP.FIELD=VALUES",
+        help="what to look for: a range such as gan.learning_rate=1e-4..1e-2 (in the logarithm where its ends are ten "
+        "times apart or more), or values such as classifier.augment=none,affine; may be given several times",
+    )
+    _set(tune, "of all trials")
+    tune.add_argument("--trials", type=int, default=12, metavar="N", help="how many to try (default: 12)")
+    tune.add_argument(
+        "--reduction", type=int, default=3, metavar="R", help="a trial goes on among the best 1/R (default: 3)"
+    )
+    tune.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="of the trials and of what is drawn (default: 0)"
+    )
+    tune.add_argument("--jobs", type=int, metavar="N", help="trials at a time (default: one per core)")
+    tune.add_argument(
+        "--ray",
+        metavar="auto|ADDRESS",
+        help=f"let Ray place the trials, as with `engram bench` (default: without Ray; needs: {install_words('ray')})",
+    )
+    tune.add_argument(
+        "--out", type=Path, default=Path("runs/tune"), metavar="DIR", help="folder of the search (default: runs/tune)"
     )
 
 

@@ -49,8 +49,9 @@ class Request:
                 raise ConfigError(f"{self.file} is complete, no preset adds to it; leave --preset out")
             return compose(stored, {**self.said, **self.settings})
         method = self.method or Config().method
-        settings = read_preset(self.file, str(self.file)).settings(method)
-        return configure(**{**self.said, "method": method}, settings={**settings, **self.settings})
+        own = read_preset(self.file, str(self.file))
+        settings = {"stream.tuned_on": own.tuned_on, **own.settings(method), **self.settings}
+        return configure(**{**self.said, "method": method}, settings=settings)
 
     def over(self, stored: Config, folder: Path) -> Config:
         """The configuration to go on with: the stored one. Only where and how it computes may be set anew, but for the

@@ -24,7 +24,7 @@ from engram.experiment.folder import (
     write_origin,
 )
 from engram.experiment.loop import Stop, TaskLoop
-from engram.experiment.machine import prepare
+from engram.experiment.machine import prepare, threads_worth_having
 from engram.experiment.progress import Display
 from engram.experiment.request import Request, default_folder
 from engram.experiment.restore import restored
@@ -85,7 +85,7 @@ def execute(
         require_blank(folder)
         known, config = None, request.config()
     _require_rows(config, distributed.launched().size)
-    device = prepare(config.runtime)
+    device = prepare(config.runtime, most=threads_worth_having(config))
     own = config.stream
     dataset = load_dataset(config.dataset, holdout=own.holdout, image_size=own.image_size, development=own.development)
     origin = Origin(config, describe_data(dataset))

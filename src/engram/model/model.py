@@ -35,7 +35,7 @@ from engram.data.stream import ClassStream
 from engram.errors import ConfigError, RunError, unknown
 from engram.evaluation.trust import measure
 from engram.experiment.loop import Stop
-from engram.experiment.machine import prepare
+from engram.experiment.machine import prepare, threads_worth_having
 from engram.experiment.progress import Display
 from engram.kinds import is_vector, noun, to_network
 from engram.methods import budget
@@ -80,7 +80,7 @@ class Model:
 
     def __init__(self, parts: Parts) -> None:
         self.config, self.shape = parts.config, parts.shape
-        self.device = prepare(parts.config.runtime)
+        self.device = prepare(parts.config.runtime, most=threads_worth_having(parts.config))
         self.method = find_method(parts.config.method)
         self.ids = dict(parts.ids)
         """Class -> its number, in order of appearance; a number is never given again."""

@@ -118,7 +118,9 @@ def preset_for_vectors(method: str) -> str:
 
 
 def tuned_on(config: Config) -> str:
-    """By which images the values of a configuration's preset were chosen; empty: by none, or nobody said."""
+    """By which images a configuration's values were chosen, its own word before its preset's; empty: nobody said."""
+    if config.stream.tuned_on:
+        return config.stream.tuned_on
     chosen = preset_name(config.preset, config.dataset)
     return "" if chosen not in PRESETS else load_preset(chosen).tuned_on
 
