@@ -36,8 +36,9 @@ from engram.memory.retention import changed_classes, largest_differences, redraw
 from engram.methods.answering import AnswerNet, classifier_answer, critic_answer, product_answer
 from engram.methods.classifier import normalise
 from engram.methods.classifier_phase import REPLAY_CLASSIFIER, ClassifierPhase
+from engram.methods.dgm.candidates import likeness, seen_units, some_images, unit_scores
 from engram.methods.dgm.feature_statistics import FeatureStatistics
-from engram.methods.dgm.mask_counts import Opened, read_counts
+from engram.methods.dgm.mask_counts import read_counts
 from engram.methods.dgm.mask_notes import MaskNotes
 from engram.methods.dgm.settings import DGMA_SETTINGS, DGMSettings
 from engram.methods.dgm.store_images import share_of_real, store_images
@@ -46,6 +47,7 @@ from engram.methods.learner import SILENT, Freed, Method, Observer, Progress, St
 from engram.nets.architectures import graph_for
 from engram.nets.critic import Critic, Replayed
 from engram.nets.masked_generator import MaskedGenerator
+from engram.nets.pruning import unit_limits
 from engram.nets.reachability import reachable_units
 from engram.seeding import generator
 
@@ -123,6 +125,7 @@ class DGM:
                 before=before,
                 old=old,
                 counts=read_counts(own.counts_of, task.index) if own.choice == "random" else None,
+                units=self._seen_units(task) if own.candidates else None,
             )
             self.trainer.start_at(task)
             if not self.critic_answers:  # taken over; where it is the classifier, it answers until the task is done
@@ -267,6 +270,23 @@ class DGM:
 
     # ---------------------------------------------------------------- train, consolidate, grow
 
+    def _seen_units(self, task: Task) -> list[Tensor] | None:
+        """By node, the units that a task sees; None for all. Known before it begins, so it can be part of the state."""
+        graph, own, seed = self.net.graph, self.settings.masks, self.ctx.seed
+
+        def scores() -> list[Tensor]:
+            alike = likeness(self.classifier_scores(some_images(task.images, seed=seed, task=task.index)))
+            draws = generator(seed, "candidates noise", task.index)
+            return unit_scores(self.net.units, self.engrams, shared_weights(self.net), alike, draws=draws)
+
+        return seen_units(
+            graph,
+            [layer.reserved for layer in self.net.plastic],
+            unit_limits(graph, self.settings.generator.width, own.candidates),
+            scores if own.candidates_by == "relevance" else None,
+            draws=generator(seed, "candidates", task.index),
+        )
+
     def _step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         assert self.trainer is not None
         return self.trainer.step(task, epoch, batch, self._past(task, epoch, batch) if self.critic_answers else None)
@@ -277,8 +297,9 @@ class DGM:
         assert self.trainer is not None
         seed, masks = self.ctx.seed, self.trainer.finish(task.index)
         draws, batches = generator(seed, "consolidate", task.index), self.settings.generator.bn_batches
-        engram = consolidate(self.net, masks, task.class_indices, batches=batches, generator=draws)
-        observe.note("growth", layers=self._reserve_and_grow(masks, self.trainer.opened, task.index))
+        net, seen = self.trainer.net, self.trainer.seen
+        engram = consolidate(net, masks, task.class_indices, batches=batches, generator=draws, seen=seen)
+        observe.note("growth", layers=self._reserve_and_grow(masks, self.trainer, task.index))
         self.engrams.append(engram)
         self._add_nets(engram)
         self.critic = self.trainer.critic if self.critic_answers or self.warm else None
@@ -305,11 +326,12 @@ class DGM:
             kept["statistics"] = self.statistics.bytes
         return kept
 
-    def _reserve_and_grow(self, masks: Sequence[Tensor], opened: Sequence[Opened], task: int) -> list[dict[str, int]]:
+    def _reserve_and_grow(self, masks: Sequence[Tensor], trainer: TaskTrainer, task: int) -> list[dict[str, int]]:
         """By layer, what the task did with its mask, how many units it keeps, and how much the layer has grown."""
         reachable = reachable_units(self.net.graph, masks)
         active = [int(reachable[edge.target - 1].sum()) for edge in self.net.graph.edges]
-        usage = [layer.reserve_(mask) for layer, mask in zip(self.net.plastic, masks, strict=True)]
+        whole = trainer.of_whole(masks)
+        usage = [layer.reserve_(mask) for layer, mask in zip(self.net.plastic, whole, strict=True)]
         before = [(layer.weight.numel(), layer.size().units) for layer in self.net.plastic]
         self.net.task_params = None
         new = [use.newly_reserved for use in usage]
@@ -318,7 +340,7 @@ class DGM:
         return [
             {**vars(use), "weights_before": a[0], "weights_after": b[0], "units_before": a[1], "units_after": b[1]}
             | {"active_units": units, "opened_free": own.free, "opened_reserved": own.reserved}
-            for use, units, own, a, b in zip(usage, active, opened, before, after, strict=True)
+            for use, units, own, a, b in zip(usage, active, trainer.opened, before, after, strict=True)
         ]
 
     # ---------------------------------------------------------------- replay
