@@ -24,7 +24,7 @@ from engram.config import Config, RuntimeSettings, compose, from_dict
 from engram.context import Shape
 from engram.data.stream import Task
 from engram.experiment.machine import prepare
-from engram.memory.engram import Engram, consolidate, extract, shared_weights
+from engram.memory.engram import Engram, consolidate
 from engram.methods.dgm.candidates import seen_units
 from engram.methods.dgm.learner import DGM
 from engram.methods.dgm.settings import DGMSettings
@@ -245,7 +245,7 @@ def advance(learner: DGM, recorded: RecordedRun, tasks: int, *, classes: int = 1
         net.task_params = None
         net.grow_([0] * len(net.plastic), generator=generator(0, "benchmark growth", task))
         learner.engrams.append(engram)
-        learner.nets += [[one] for one in extract(engram, shared_weights(net))]
+        learner.nets.add(engram)
         learner.classifier_phase.begin(len(learner.nets), task=task, begins=0.0)
     return learner
 

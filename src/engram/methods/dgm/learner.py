@@ -28,11 +28,18 @@ from engram.data.stream import Task
 from engram.errors import ConfigError, RunError
 from engram.gan.step import critic_name, new_critic
 from engram.masking.masks import Variant
-from engram.memory.class_generator import ClassGenerator, sample_evenly
-from engram.memory.engram import Engram, consolidate, engram_of, engram_state, extract, shared_weights
+from engram.memory.class_generator import sample_evenly
+from engram.memory.compact_nets import CompactNets
+from engram.memory.engram import Engram, consolidate, engram_of, engram_state, shared_weights
 from engram.memory.forgetting import release_, without_class
 from engram.memory.ledger import ledger
-from engram.memory.retention import changed_classes, largest_differences, redrawn_classes
+from engram.memory.retention import (
+    changed_classes,
+    closed_weights,
+    hash_of_closed,
+    largest_differences,
+    redrawn_classes,
+)
 from engram.methods.answering import AnswerNet, classifier_answer, critic_answer, product_answer
 from engram.methods.classifier import normalise
 from engram.methods.classifier_phase import REPLAY_CLASSIFIER, ClassifierPhase
@@ -53,6 +60,10 @@ from engram.seeding import generator
 
 GAN_SHARE = 0.8
 """Roughly how much of a task's time goes into the generator; for the display only."""
+
+
+CHECK_ALL = 10
+"""After so many tasks every class is checked by itself again."""
 
 
 class DGM:
@@ -81,8 +92,10 @@ class DGM:
         ).to(ctx.device)
         self.trainer: TaskTrainer | None = None
         self.engrams: list[Engram] = []
-        self.nets: list[list[ClassGenerator]] = []
+        self.nets = CompactNets(self.net)
         """By class, in order of appearance: one compact network an engram; derived from engrams and weights."""
+        self.relied_on: str | None = None
+        """A hash of all weights that the past relies on, taken when the task began; derived, not state."""
         self.classifier_phase = self._new_phase()
         self.critic: Critic | None = None
         """The last task's, where it is the classifier or where the next task's goes on from it."""
@@ -220,7 +233,7 @@ class DGM:
         kept, before = sum(self._kept().values()), self.engrams
         self.engrams = without_class(before, class_index)
         freed = release_(self.net, before, self.engrams, generator(self.ctx.seed, "forget", self.forgotten))
-        del self.nets[class_index]
+        self.nets, self.relied_on = CompactNets(self.net, self.engrams), None
         self.classifier_phase.forget(class_index)
         self._forget_in_critic(class_index)
         if self.statistics is not None:
@@ -262,7 +275,7 @@ class DGM:
         return ClassifierPhase(self.ctx, self.settings.replay, engrams_of=self._engrams_of)
 
     def _engrams_of(self, class_index: int) -> int:
-        return len(self.nets[class_index])
+        return self.nets.engrams_of(class_index)
 
     def _require_idle(self, what: str) -> None:
         if self.phase != "idle":
@@ -299,23 +312,31 @@ class DGM:
         draws, batches = generator(seed, "consolidate", task.index), self.settings.generator.bn_batches
         net, seen = self.trainer.net, self.trainer.seen
         engram = consolidate(net, masks, task.class_indices, batches=batches, generator=draws, seen=seen)
+        closed = closed_weights(self.net)
         observe.note("growth", layers=self._reserve_and_grow(masks, self.trainer, task.index))
         self.engrams.append(engram)
-        self._add_nets(engram)
+        self.nets.add(engram)
         self.critic = self.trainer.critic if self.critic_answers or self.warm else None
         self.trainer = self.pool = None
         if self.settings.stores_images:
             self.classifier_phase.real_share = share_of_real(self.classifier_phase, task, self.settings.exemplars)
         self.progress = Progress()
         self.classifier_phase.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
-        observe.note("retention", classes=len(self.nets), changed=self.retention(), redrawn=self.redrawn())
+        found = self._check(closed)
+        observe.note("retention", classes=len(self.nets), **found)
+        self.relied_on = None if any(found.values()) else hash_of_closed(self.net, closed_weights(self.net))
         self.phase = "classifier"
 
-    def _add_nets(self, engram: Engram) -> None:
-        """A network more for each of the engram's classes, new or known."""
-        for index, net in zip(engram.class_indices, extract(engram, shared_weights(self.net)), strict=True):
-            self.nets += [[] for _ in range(len(self.nets), index + 1)]
-            self.nets[index].append(net)
+    def _check(self, closed: Sequence[Tensor]) -> dict[str, list[int]]:
+        """Classes of which stored bits, or drawings, are not what they were; `closed`: weights of tasks before this.
+
+        The new ones by themselves, the others by one hash over all that they rely on; and every one by itself where
+        that differs, now and then, and after a start, when there is nothing to compare with.
+        """
+        weights = shared_weights(self.net)
+        held = self.relied_on is not None and self.relied_on == hash_of_closed(self.net, closed)
+        some = self.engrams[-1:] if held and len(self.engrams) % CHECK_ALL else self.engrams
+        return {"changed": changed_classes(some, weights), "redrawn": redrawn_classes(some, weights)}
 
     def _kept(self) -> dict[str, int]:
         """Bytes by part."""
@@ -402,9 +423,7 @@ class DGM:
             layer.restore_(saved, device)
         self.engrams = [engram_of(saved) for saved in state["engrams"].values()]
         self.forgotten = state.get("forgotten", 0)
-        self.nets = []
-        for engram in self.engrams:
-            self._add_nets(engram)
+        self.nets, self.relied_on = CompactNets(self.net, self.engrams), None
         if self.statistics is not None:
             self.statistics.load(state["statistics"])
         self.trainer = self.pool = self.critic = self.net.task_params = None
