@@ -289,7 +289,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "candidates": 0.0,
         "candidates_by": "relevance",
     },
-    "replay": {"critic_batch": "shared"},
+    "replay": {"critic_batch": "shared", "by": "even"},
     "statistics": {"kept": False, "filters": 64},
 }
 """By group, settings that configurations of the same format may lack, with the value that stood for them before.
