@@ -24,12 +24,14 @@ from engram.config import Config, RuntimeSettings, compose, from_dict
 from engram.context import Shape
 from engram.data.stream import Task
 from engram.experiment.machine import prepare
-from engram.memory.engram import Engram, consolidate, extract, shared_weights
+from engram.memory.engram import Engram, consolidate
+from engram.methods.dgm.candidates import seen_units
 from engram.methods.dgm.learner import DGM
 from engram.methods.dgm.settings import DGMSettings
 from engram.methods.registry import find_method
 from engram.model.model import Model
 from engram.nets.architectures import graph_of
+from engram.nets.candidates import Candidates
 from engram.nets.graph import Graph
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.pruning import unit_limits
@@ -110,12 +112,14 @@ class RecordedRun:
         """Binary masks for a task, for a network of the size that it has when this task begins."""
         if task < len(self.engrams):
             return self.engrams[task].binary_masks()
-        draws, kept = generator(0, "benchmark masks", task), self._kept(net, task)
-        masks = []
+        draws, seen = generator(0, "benchmark masks", task), seen_by(net, self.settings, task)
+        kept, masks = self._kept(net, task, seen), []
         for number, layer in enumerate(net.plastic):
             between = torch.ones_like(layer.reserved)
             if layer.reserved.dim() > 1:  # (in, out, 4, 4)
                 between &= (kept[number][:, None] & kept[number + 1][None, :])[:, :, None, None]
+            elif seen is not None:
+                between = torch.zeros_like(between).index_fill_(0, seen[number], True)
             reserved = int(layer.reserved.sum())
             counts = self.taken(task, number, free=layer.reserved.numel() - reserved, reserved=reserved)
             masks.append(_draw(layer.reserved, between, counts, draws))
@@ -126,13 +130,26 @@ class RecordedRun:
         known = self.active_units[task : task + 1] or self.active_units[-LAST:] or [list(units)]
         return [min(n, round(sum(row[node] for row in known) / len(known))) for node, n in enumerate(units)]
 
-    def _kept(self, net: MaskedGenerator, task: int) -> list[Tensor]:
-        """By node, the noise first: which units these are, drawn at random."""
+    def _kept(self, net: MaskedGenerator, task: int, seen: Sequence[Tensor] | None) -> list[Tensor]:
+        """By node, the noise first: which units these are, drawn at random from those that the task sees."""
         chosen = [torch.ones(net.latent_dim, dtype=torch.bool)]
         for node, (n, count) in enumerate(zip(net.units, self.kept(task, net.units), strict=True)):
             order = torch.randperm(n, generator=generator(0, "benchmark units", task, node))
-            chosen.append(order < count)
+            if seen is None:
+                chosen.append(order < count)
+                continue
+            few = seen[node][order[seen[node]].argsort()[:count]]
+            chosen.append(torch.zeros(n, dtype=torch.bool).index_fill_(0, few, True))
         return chosen
+
+
+def seen_by(net: MaskedGenerator, settings: DGMSettings, task: int) -> list[Tensor] | None:
+    """By node, the units that a task sees, chosen at random; None for all of them."""
+    if not settings.masks.candidates:
+        return None
+    limits = unit_limits(net.graph, settings.generator.width, settings.masks.candidates)
+    draws = generator(0, "benchmark candidates", task)
+    return seen_units(net.graph, [layer.reserved for layer in net.plastic], limits, None, draws=draws)
 
 
 def _draw(reserved: Tensor, between: Tensor, counts: tuple[int, int], draws: torch.Generator) -> Tensor:
@@ -209,13 +226,26 @@ def advance(learner: DGM, recorded: RecordedRun, tasks: int, *, classes: int = 1
         net.begin(classes, generator=generator(0, "benchmark private", task))
         masks = recorded.masks(net, task)
         draws = generator(0, "benchmark noise", task)
-        engram = consolidate(net, masks, range(seen, seen + classes), batches=1, batch_size=batch, generator=draws)
+        units = seen_by(net, learner.settings, task)
+        part = None if units is None else Candidates(net, units)
+        own = net if part is None else part.net
+        if part is not None:
+            own.begin(classes, generator=generator(0, "benchmark private", task))
+        engram = consolidate(
+            own,
+            masks if part is None else part.narrow(masks),
+            range(seen, seen + classes),
+            batches=1,
+            batch_size=batch,
+            generator=draws,
+            seen=part,
+        )
         for layer, mask in zip(net.plastic, masks, strict=True):
             layer.reserve_(mask)
         net.task_params = None
         net.grow_([0] * len(net.plastic), generator=generator(0, "benchmark growth", task))
         learner.engrams.append(engram)
-        learner.nets += [[one] for one in extract(engram, shared_weights(net))]
+        learner.nets.add(engram)
         learner.classifier_phase.begin(len(learner.nets), task=task, begins=0.0)
     return learner
 

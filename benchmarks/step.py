@@ -38,9 +38,13 @@ PART = 4
 def trainer_of(learner: DGM, recorded: RecordedRun, *, fixed: bool, classes: int = 1) -> TaskTrainer:
     """The next task's training on a copy of the network; `fixed`: in its second phase, under fixed masks."""
     net, task = copy.deepcopy(learner.net), len(learner.engrams)
-    trainer = TaskTrainer(net, learner.ctx, task=task, classes=classes, known=classes)
+    units = fast_forward.seen_by(net, learner.settings, task)
+    trainer = TaskTrainer(net, learner.ctx, task=task, classes=classes, known=classes, units=units)
     if fixed:
-        for layer, mask in zip(net.plastic, recorded.masks(net, task), strict=True):
+        masks = recorded.masks(net, task)
+        for layer, mask in zip(
+            trainer.net.plastic, masks if trainer.seen is None else trainer.seen.narrow(masks), strict=True
+        ):
             layer.embedding.data.copy_(mask.float() * 2 - 1)
         trainer.fix_masks(task)
     return trainer

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,10 @@ from engram.config import ClassifierSettings
 from engram.data.datasets import Dataset, load_dataset
 from engram.data.examples import Examples
 from engram.data.stream import ClassStream, Task
+from engram.errors import ConfigError
 from engram.experiment.checkpoint import fingerprint
 from engram.memory.exemplars import herd
-from engram.methods.classifier_phase import TEMPERATURE, ClassifierPhase, class_loss, distillation
+from engram.methods.classifier_phase import TEMPERATURE, ClassifierPhase, by_need, class_loss, distillation
 from engram.methods.dgm.learner import DGM
 from engram.methods.learner import SILENT
 from engram.seeding import generator
@@ -180,3 +184,78 @@ def test_images_to_keep_are_chosen_by_a_classifier_that_knows_them(npz: Path, ti
             images = task.images[task.targets == index]
             best = herd(dgm.features(images), round(0.1 * len(images)))
             assert torch.equal(dgm.classifier_phase.exemplars.images[index], images[best])
+
+
+# ---------------------------------------------------------------- by need
+
+
+@pytest.mark.parametrize("total", [0, 1, 7, 600, 12800])
+@pytest.mark.parametrize("classes", [1, 2, 10, 300])
+def test_shares_by_need_add_up_and_lie_within_one_of_what_is_due(total: int, classes: int) -> None:
+    needs = torch.rand(classes, generator=generator(classes), dtype=torch.float64).tolist()
+    counts = by_need(total, needs)
+    assert sum(counts) == total
+    due = [
+        Fraction(total, 2 * classes) + Fraction(total, 2) * Fraction(need) / sum(map(Fraction, needs)) for need in needs
+    ]
+    assert all(abs(count - wish) < 1 for count, wish in zip(counts, due, strict=True))
+    assert min(counts) >= total // (2 * classes), "a class that nobody doubts has half an even share"
+    order = sorted(range(classes), key=lambda place: needs[place])
+    assert all(counts[a] <= counts[b] + 1 for a, b in itertools.pairwise(order))
+
+
+def test_where_nobody_is_in_need_shares_are_even() -> None:
+    assert by_need(11, [0.0, 0.0, 0.0]) == [4, 4, 3]
+    assert by_need(10, [0.0, math.nan]) == [5, 5]
+
+
+def test_a_class_that_the_filter_doubts_is_shown_more_often() -> None:
+    """Six classes, told by their brightness; the filter is sure of all but the last."""
+    ctx = context("dgmw", {"replay.by": "need", "replay.images": 600}, classifier=ClassifierSettings(width=2))
+    phase = ClassifierPhase(ctx, ctx.settings.replay)
+    phase.begin(6, task=0, begins=0.0)
+    phase.confidence_filter = Sure()
+    phase.classifier.progress.batch = 1  # as if resumed: the filter is not taken anew
+
+    def source(class_index: int, count: int, draws: torch.Generator) -> torch.Tensor:
+        return torch.full((count, 1, 32, 32), class_index, dtype=torch.uint8)
+
+    shown = torch.bincount(phase._lessons(source, 0, None, 1).targets, minlength=6)
+    # half of 600 evenly; the other half by needs of 0, 0, 0, 0, 0 and 1/2
+    assert shown.tolist() == [50, 50, 50, 50, 50, 350]
+    phase.confidence_filter = None
+    assert torch.bincount(phase._lessons(source, 0, None, 1).targets).tolist() == [100] * 6
+
+
+class Sure(torch.nn.Module):
+    """Six scores of an image by its brightness: certain of 0 to 4, and of 5 that it is as likely 4."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        level = ((x[:, 0, 0, 0] + 1) * 127.5).round().long()
+        scores = torch.full((len(x), 6), -1e3)
+        scores[torch.arange(len(x)), level] = 0.0
+        scores[level == 5, 4] = 0.0
+        return scores
+
+
+def test_by_need_somebody_has_to_judge() -> None:
+    with pytest.raises(ConfigError, match=r"replay\.by='need' .* even where replay\.keep_fraction is 1"):
+        context("dgmw", {"replay.by": "need", "replay.keep_fraction": 1.0})
+
+
+def test_replay_by_need_survives_stops(npz: Path) -> None:
+    settings = {**SMALL_GAN, "gan.epochs": 2, "gan.steps": 3, "replay.images": 96, "replay.by": "need"}
+    settings |= {"replay.keep_fraction": 0.8, "generator.width": 4}
+    own = ClassifierSettings(epochs=3, batch_size=16)
+    whole, stopped = (DGM(context("dgmw", settings, classifier=own), variant="weights") for _ in range(2))
+    streams = (ClassStream(load_dataset(f"npz:{npz}"), 1, order=[0, 1, 2]) for _ in range(2))
+    for task, again in zip(*streams, strict=True):
+        whole.learn(task)
+        for after in (9, 7, 8, 0):  # within the second and the third of the classifier's epochs
+            resumed = DGM(context("dgmw", settings, classifier=own), variant="weights")
+            resumed.load(copy.deepcopy(stopped.state()))
+            stopped = resumed
+            with contextlib.suppress(InterruptedError):
+                stopped.learn(again, observe=Interrupt(after))
+                break
+        assert fingerprint(stopped.state()) == fingerprint(whole.state())

@@ -328,10 +328,21 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 ADDED: dict[str, dict[str, Any]] = {
     "stream": {"validation": 0.0, "development": False, "tuned_on": ""},
-    "masks": {"alpha": "entries", "growth": "refill", "choice": "learned", "counts_of": "none"},
-    "replay": {"critic_batch": "shared"},
+    "masks": {
+        "alpha": "entries",
+        "growth": "refill",
+        "choice": "learned",
+        "counts_of": "none",
+        "candidates": 0.0,
+        "candidates_by": "relevance",
+    },
+    "replay": {"critic_batch": "shared", "by": "even"},
+    "statistics": {"kept": False, "filters": 64},
 }
-"""By group, settings that configurations of the same format may lack, with the value that stood for them before."""
+"""By group, settings that configurations of the same format may lack, with the value that stood for them before.
+
+A group that is as young as all its settings may be missing as a whole.
+"""
 
 
 def from_dict(plain: Mapping[str, Any], settings: MethodSettings) -> Config:
@@ -343,11 +354,14 @@ def from_dict(plain: Mapping[str, Any], settings: MethodSettings) -> Config:
     groups = groups_of(base)
     if stray := [name for name in plain if name not in TOP and name not in groups]:
         raise unknown("group", stray[0], [*TOP, *groups])
-    if missing := [name for name in (*TOP, *groups) if name not in plain]:
+    young = {
+        name for name, group in groups.items() if {spec.name for spec in fields(group)} <= ADDED.get(name, {}).keys()
+    }
+    if missing := [name for name in (*TOP, *groups) if name not in plain and name not in young]:
         raise ConfigError(f"the configuration lacks {missing[0]}")
     values = {name: plain[name] for name in TOP}
     for name, group in groups.items():
-        found = plain[name]
+        found = plain.get(name, {})
         if not isinstance(found, Mapping):
             raise ConfigError(f"{name} must be a group of settings, not {shown(found)}")
         names = [spec.name for spec in fields(group)]

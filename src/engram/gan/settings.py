@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engram.config import MOST_IMAGES, MOST_ROUNDS, MOST_ROWS, MOST_WEIGHT, MOST_WIDE, Group, MethodSettings, setting
+from engram.config import (
+    MOST_IMAGES,
+    MOST_ROUNDS,
+    MOST_ROWS,
+    MOST_WEIGHT,
+    MOST_WIDE,
+    Group,
+    MethodSettings,
+    require,
+    setting,
+)
 
 Architecture = Literal["auto", "dcgan", "residual", "mlp"]
 MOST_NOISE = 65_536
@@ -141,6 +151,14 @@ class ClassifierReplaySettings(ReplaySettings):
     distill_weight: float = setting(
         0.0, "how strongly it is held to its earlier answers; 0: not at all", at_least=0, at_most=MOST_WEIGHT
     )
+    by: Literal["even", "need"] = setting(
+        "even", "how an epoch's images are shared out: evenly, or half of them by how unsure it is of each class"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.by == "even" or self.keep_fraction < 1
+        require(fits, "replay.by", self.by, "even where replay.keep_fraction is 1: nobody judges drawings")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from engram.gan.sampling import batch_that_fits, sample_images
 from engram.kinds import from_network, spread
 from engram.masking.masks import IN_AXIS, OUT_AXIS
 from engram.nets.graph import Graph, run_graph
+from engram.nets.pruning import shares_of_power
 from engram.seeding import generator as named_generator
 
 FINGERPRINT_IMAGES = 8
@@ -54,14 +55,29 @@ class ClassGenerator:
     def __call__(self, z: Tensor) -> Tensor:
         """(B, latent_dim) -> (B, C, H, W) in [-1, 1], or scaled vectors (B, D)."""
 
-        def activate(node: int, total: Tensor) -> Tensor:
-            norm = self.norms[node - 1]
-            if norm is not None:
-                scale, shift = norm
-                total = torch.addcmul(spread(shift, total), total, spread(scale, total))
-            return self.graph.rectify(node, total)
+        return run_graph(self.graph, z, self.weights, self.activate, (self.head, self.bias), biases=self.biases)
 
-        return run_graph(self.graph, z, self.weights, activate, (self.head, self.bias), biases=self.biases)
+    def activate(self, node: int, total: Tensor) -> Tensor:
+        """What a node sends, of the sum that reaches it."""
+        norm = self.norms[node - 1]
+        if norm is not None:
+            scale, shift = norm
+            total = torch.addcmul(spread(shift, total), total, spread(scale, total))
+        return self.graph.rectify(node, total)
+
+
+@torch.inference_mode()
+def unit_shares(net: ClassGenerator, z: Tensor) -> list[Tensor]:
+    """By node but the noise, (units,): the share of its images' power that passes through each unit, for this noise."""
+    active = [z.square().mean(0), *(z.new_zeros(units) for units in net.units)]
+
+    def activate(node: int, total: Tensor) -> Tensor:
+        sent = net.activate(node, total)
+        active[node] = sent.square().mean((0, *range(2, sent.dim())))
+        return sent
+
+    run_graph(net.graph, z, net.weights, activate, (net.head, net.bias), biases=net.biases)
+    return shares_of_power(net.graph, net.weights, active, net.head)
 
 
 def sample(net: ClassGenerator, count: int, *, generator: torch.Generator) -> Tensor:

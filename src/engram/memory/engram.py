@@ -12,7 +12,8 @@ An engram never changes. The shared weights do, but only where no engram's mask 
 
 A mask of an earlier, smaller network computes with the leading block of today's weight, in the shapes of that time.
 Multiplying the rest by 0 would be the same sum on paper, but the order of a floating-point sum depends on its length,
-and the promise is old images bit for bit.
+and the promise is old images bit for bit. A task that saw some of the network's units alone has a list of them, and
+computes with the weights between those.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from engram.masking.masks import IN_AXIS, OUT_AXIS, Layout, Variant, pack_bits, 
 from engram.memory.class_generator import ClassGenerator, fingerprint, reference_drawings
 from engram.memory.unchanging import Unchanging
 from engram.nets.architectures import graph_of
+from engram.nets.candidates import Candidates
 from engram.nets.graph import Graph
 from engram.nets.masked_generator import EPSILON, ClassNorm, MaskedGenerator
 from engram.nets.plastic_layers import laid_out
 from engram.nets.reachability import reachable_units
-from engram.nets.subnetwork import Subnetwork
+from engram.nets.subnetwork import Subnetwork, cut
 from engram.ops.batch_norm import Moments
 
 
@@ -72,6 +74,8 @@ class Engram:
     """Per class, the name of that noise: its place when it was learned. Places move when a class is forgotten."""
     references: tuple[Tensor, ...] = ()
     """Per class (2, C, H, W) uint8, the first of those images; none from a version that did not store them."""
+    candidates: tuple[Tensor, ...] = ()
+    """Per node int32 (units,), which units of the network these are; none: the first ones."""
 
     @cached_property
     def stored(self) -> Unchanging:
@@ -89,6 +93,19 @@ class Engram:
         shapes = [self.graph.mask_shape(number, units, self.variant) for number in range(len(self.masks))]
         return [unpack_bits(bits, shape) for bits, shape in zip(self.masks, shapes, strict=True)]
 
+    @property
+    def places(self) -> list[Tensor | None]:
+        """By node, the noise first: the numbers of its units in the network. None: they are the first ones."""
+        return (
+            [None, *(units.long() for units in self.candidates)] if self.candidates else [None] * (1 + len(self.units))
+        )
+
+    def kept_units(self) -> list[Tensor]:
+        """By node but the noise: the numbers, in the network, of the units that its compact networks have."""
+        reachable = [units.nonzero().squeeze(1) for units in reachable_units(self.graph, self.binary_masks())]
+        pairs = zip(reachable, self.places[1:], strict=True)
+        return [own if places is None else places[own] for own, places in pairs]
+
 
 @torch.no_grad()
 def consolidate(
@@ -99,11 +116,12 @@ def consolidate(
     batches: int = 50,
     batch_size: int = SAMPLE_BATCH,
     generator: torch.Generator,
+    seen: Candidates | None = None,
 ) -> Engram:
     """Turn the task in training into an engram under its binary masks.
 
     Binarising moves the statistics of the normalisation, so they are estimated anew, from noise alone: from so many
-    batches, or from as many images in smaller ones.
+    batches, or from as many images in smaller ones. `seen`: `net` is this part of a network.
     """
     own = net.task_params
     assert own is not None
@@ -135,8 +153,9 @@ def consolidate(
         shifts=tuple(shifts),
         head=own.head.detach().cpu().clone(),
         bias=own.bias.detach().cpu().clone(),
+        candidates=() if seen is None else tuple(units.cpu().int() for units in seen.units if units is not None),
     )
-    weights = shared_weights(net)
+    weights = shared_weights(net if seen is None else seen.whole)
     named = list(zip(extract(engram, weights), class_indices, strict=True))
     return replace(
         engram,
@@ -161,7 +180,10 @@ def open_blocks(engram: Engram, weights: Sequence[Tensor]) -> tuple[list[Tensor]
     blocks = []
     for edge, weight, mask in zip(graph.edges, weights, masks, strict=True):
         layout = edge.operation.layout
-        block = leading_block(weight, units[edge.source], units[edge.target], layout).cpu()
+        if engram.candidates:
+            block = cut(weight.cpu(), {IN_AXIS[layout]: edge.source, OUT_AXIS[layout]: edge.target}, engram.places)
+        else:
+            block = leading_block(weight, units[edge.source], units[edge.target], layout).cpu()
         if engram.variant == "weights":
             block = block.masked_fill(~mask, 0)
         elif graph.is_sum(edge.target):  # a unit may be open by another edge alone
@@ -180,7 +202,7 @@ def content_hashes(engram: Engram, weights: Sequence[Tensor]) -> list[str]:
     plain = [engram.architecture, engram.image_size, engram.latent_dim, list(engram.units), engram.variant]
     shared = hashlib.sha256(json.dumps(plain).encode())
     by_class = [*engram.scales, *engram.shifts]
-    common = [*engram.masks, *blocks, engram.head]
+    common = [*engram.masks, *engram.candidates, *blocks, engram.head]
     (by_class if engram.bias.dim() == 2 else common).append(engram.bias)
     for tensor in common:
         _add_bits(shared, tensor)
@@ -245,6 +267,8 @@ def engram_state(engram: Engram) -> dict[str, Any]:
     """As a tree of dictionaries."""
     plain = {name: getattr(engram, name) for name in (*PLAIN, "noise_names")}
     tensors = {name: _numbered(getattr(engram, name)) for name in (*TENSORS, "references")}
+    if engram.candidates:
+        tensors["candidates"] = _numbered(engram.candidates)
     return {
         "plain": {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()},
         **tensors,
@@ -258,8 +282,8 @@ def engram_of(saved: dict[str, Any]) -> Engram:
     plain = {"noise_names": saved["plain"]["class_indices"], **saved["plain"]}
     values: dict[str, Any] = {name: tuple(saved[name].values()) for name in TENSORS}
     values |= {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
-    references = tuple(saved.get("references", {}).values())
-    return Engram(**values, references=references, head=saved["head"], bias=saved["bias"])
+    values |= {name: tuple(saved.get(name, {}).values()) for name in ("references", "candidates")}
+    return Engram(**values, head=saved["head"], bias=saved["bias"])
 
 
 def _numbered(tensors: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from engram.memory.engram import Engram
 from engram.nets.graph import Graph
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.reachability import reserved_inputs
+from engram.nets.subnetwork import put_
 
 
 def without_class(engrams: Sequence[Engram], class_index: int) -> list[Engram]:
@@ -89,8 +90,14 @@ def _between_open_units(graph: Graph, masks: Sequence[Tensor], units: Sequence[i
 
 def _add(total: Sequence[Tensor], masks: Sequence[Tensor], engram: Engram, net: MaskedGenerator) -> None:
     """Masks of an engram's size into totals of today's; what the network has gained since is closed for it."""
-    units = (engram.latent_dim, *engram.units)
+    units, places = (engram.latent_dim, *engram.units), engram.places
     for edge, layer, so_far, mask in zip(net.graph.edges, net.plastic, total, masks, strict=True):
+        if engram.candidates:
+            ends = {IN_AXIS[layer.layout]: edge.source, OUT_AXIS[layer.layout]: edge.target}
+            wide = torch.zeros_like(so_far)
+            put_(wide, mask.to(wide.device), {0: edge.target} if mask.dim() == 1 else ends, places)
+            so_far |= wide
+            continue
         new_in = layer.weight.shape[IN_AXIS[layer.layout]] - units[edge.source]
         new_out = layer.weight.shape[OUT_AXIS[layer.layout]] - units[edge.target]
         so_far |= grow_mask(mask, new_in, new_out, layer.layout).to(so_far.device)

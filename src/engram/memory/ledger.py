@@ -15,10 +15,13 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def ledger(net: MaskedGenerator, engrams: Sequence[Engram]) -> dict[str, int]:
-    """Bytes of the shared weights, and of all engrams' packed masks, heads, normalisation and reference drawings."""
+    """Bytes of the shared weights, and of all engrams' masks, heads, normalisation and reference drawings.
+
+    Masks are packed; those of some of the network's units alone have a list of them.
+    """
     return {
         "weights": _bytes(layer.weight for layer in net.plastic),
-        "masks": _bytes(mask for engram in engrams for mask in engram.masks),
+        "masks": _bytes(part for engram in engrams for part in (*engram.masks, *engram.candidates)),
         "heads": _bytes(part for engram in engrams for part in (engram.head, engram.bias)),
         "normalisation": _bytes(part for engram in engrams for part in (*engram.scales, *engram.shifts)),
         "references": _bytes(drawings for engram in engrams for drawings in engram.references),

@@ -1,15 +1,38 @@
-"""Has anything of a class changed? Engrams against the shared weights as they are now. Pure functions."""
+"""Has anything of a class changed? Engrams against the shared weights as they are now. Pure functions.
+
+Every class by itself is checked in a time that grows with their number. One hash over all weights that any of them
+relies on, before a task and after it, says the same of all of them at once: an engram's own parts never change.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from engram.kinds import levels_apart
+from engram.masking.growth import leading_block
+from engram.masking.masks import IN_AXIS, OUT_AXIS
 from engram.memory.class_generator import fingerprint, reference_drawings
 from engram.memory.engram import Engram, content_hashes, extract, open_blocks
+from engram.nets.masked_generator import MaskedGenerator
+
+
+def closed_weights(net: MaskedGenerator) -> list[Tensor]:
+    """By layer, bool in the weight's shape: those that an earlier task relies on (Eq. 5)."""
+    return [~free.expand_as(layer.weight) for free, layer in zip(net.free(), net.plastic, strict=True)]
+
+
+def hash_of_closed(net: MaskedGenerator, closed: Sequence[Tensor]) -> str:
+    """A SHA-256 over the bits of these weights, also in a network that has grown since."""
+    total = hashlib.sha256()
+    for layer, mask in zip(net.plastic, closed, strict=True):
+        ends = mask.shape[IN_AXIS[layer.layout]], mask.shape[OUT_AXIS[layer.layout]]
+        block = leading_block(layer.weight.detach(), *ends, layer.layout)
+        total.update(block[mask].cpu().numpy().tobytes())
+    return total.hexdigest()
 
 
 def changed_classes(engrams: Sequence[Engram], weights: Sequence[Tensor]) -> list[int]:

@@ -9,6 +9,10 @@ those of photographs are, two things can be added that look at nothing but the p
     distill_weight   what the classifier said before of the classes that it knew, of any image, it should say again
                      (Li & Hoiem 2016, "learning without forgetting"; here on generated images of old classes as well).
                      Not of a known class that the task brings more of: there it is to say something else
+
+How many images of each class an epoch shows is even. By need (`replay.by=need`) half of them are shared out by how
+unsure the confidence filter is of a class: it judges a few drawings of each, whose noise has a name of its own, so
+nothing is to be saved.
 """
 
 from __future__ import annotations
@@ -35,6 +39,11 @@ from engram.seeding import generator
 
 TEMPERATURE = 2.0
 """At which answers are compared."""
+
+EVEN = 0.5
+"""Share of an epoch's images that every class has an even part of, by need too."""
+JUDGED = 0.03
+"""How many drawings are judged to find the needs, as a share of an epoch's images."""
 
 REPLAY_CLASSIFIER = ClassifierSettings(epochs=5, augment="strong", label_smoothing=0.05)
 """For a classifier that learns from drawings: a class must not be told by the tone of its generator."""
@@ -107,22 +116,39 @@ class ClassifierPhase:
         if self.classifier.progress.batch == 0:  # else resumed within the epoch: the filter was saved with it
             filtered = epoch > 0 and self.replay.keep_fraction < 1
             self.confidence_filter = copy.deepcopy(self.classifier.net).eval() if filtered else None
-        classes = self.classifier.classes
-        return self.draw(source, self.replay.images, classes=classes, task=task, epoch=epoch, own=own)
+        classes, total, counts = self.classifier.classes, self.replay.images, None
+        if self.replay.by == "need" and self.confidence_filter is not None:
+            counts = by_need(total, self._needs(source, classes, task=task, epoch=epoch))
+        return self.draw(source, total, classes=classes, task=task, epoch=epoch, own=own, counts=counts)
+
+    def _needs(self, source: Source, classes: int, *, task: int, epoch: int) -> list[float]:
+        """By class, how much of the filter's answers to a few of its drawings goes to other classes."""
+        some = max(2, round(JUDGED * self.replay.images / classes))
+        needs = []
+        for class_index in range(classes):
+            drawings = source(class_index, some, generator(self.ctx.seed, "need", task, epoch, class_index))
+            needs.append(1 - self._sureness(drawings, class_index).double().exp().mean().item())
+        return needs
 
     def draw(
-        self, source: Source, total: int, *, classes: int, task: int, epoch: int, own: Task | None = None
+        self,
+        source: Source,
+        total: int,
+        *,
+        classes: int,
+        task: int,
+        epoch: int,
+        own: Task | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Examples:
-        """`total` images, evenly over the first `classes`.
+        """`total` images, evenly over the first `classes`, or by `counts`.
 
         In the relaxed setting a share of every class is real: for the classes of `own` from all its images, for the
         others from the stored ones. By `real_fraction` more of those of `own` are, and compared among its classes only.
         """
-        count, rest = divmod(total, classes)
         images, targets, among_new = [], [], []
-        for class_index in range(classes):
+        for class_index, some in enumerate(counts or even_parts(total, classes)):
             draws = generator(self.ctx.seed, "replay", task, epoch, class_index)
-            some = count + (class_index < rest)
             stored = round(self.real_share * some)
             real = 0
             if own is not None and class_index in own.class_indices:
@@ -164,15 +190,20 @@ class ClassifierPhase:
         if self.confidence_filter is None:
             return source(class_index, count, draws)
         images = source(class_index, math.ceil(count / self.replay.keep_fraction), draws)
-        with torch.inference_mode():
-            sure = [
-                F.log_softmax(self.confidence_filter(normalise(some.to(self.ctx.device))), 1)[:, class_index].cpu()
-                for some in torch.split(images, 500)
-            ]
-        engrams = self.engrams_of(class_index)
-        parts = zip(images.tensor_split(engrams), torch.cat(sure).tensor_split(engrams), strict=True)
+        engrams, sure = self.engrams_of(class_index), self._sureness(images, class_index)
+        parts = zip(images.tensor_split(engrams), sure.tensor_split(engrams), strict=True)
         best = [some[certainty.argsort(descending=True, stable=True)] for some, certainty in parts]
         return torch.cat([some[:n] for some, n in zip(best, even_parts(count, engrams), strict=True)])
+
+    @torch.inference_mode()
+    def _sureness(self, images: Tensor, class_index: int) -> Tensor:
+        """(N,): the logarithm of the share that the filter gives the class."""
+        assert self.confidence_filter is not None
+        sure = [
+            F.log_softmax(self.confidence_filter(normalise(some.to(self.ctx.device))), 1)[:, class_index].cpu()
+            for some in torch.split(images, 500)
+        ]
+        return torch.cat(sure)
 
     def state(self) -> State:
         """For a checkpoint."""
@@ -199,6 +230,24 @@ class ClassifierPhase:
             self.confidence_filter.load_state_dict(state["confidence_filter"])
         if "teacher" in state:
             self.teacher = frozen_classifier(self.ctx, self.old, state["teacher"])
+
+
+def by_need(total: int, needs: Sequence[float]) -> list[int]:
+    """Shares of a total: half of it even, half in proportion to the needs; they add up to it.
+
+    >>> by_need(100, [0.0, 0.1, 0.3])
+    [17, 29, 54]
+    """
+    whole = sum(needs)
+    if not whole > 0:
+        return even_parts(total, len(needs))
+    wished = [total * (EVEN / len(needs) + (1 - EVEN) * need / whole) for need in needs]
+    counts = [math.floor(wish) for wish in wished]
+    # what rounding left over goes to those who lost most by it
+    behind = sorted(range(len(needs)), key=lambda place: counts[place] - wished[place])
+    for place in behind[: total - sum(counts)]:
+        counts[place] += 1
+    return counts
 
 
 def class_loss(

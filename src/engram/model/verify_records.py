@@ -12,7 +12,7 @@ from engram.data.datasets import Check
 from engram.data.stream import class_order, partition
 from engram.experiment import checkpoint
 from engram.experiment.files import read_json
-from engram.experiment.folder import CONFIG, Origin, read_origin
+from engram.experiment.folder import Origin, read_origin
 from engram.experiment.records import NAME, Record
 from engram.methods.registry import find_method
 from engram.model.parts import MODEL

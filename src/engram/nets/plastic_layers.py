@@ -141,7 +141,7 @@ class PlasticLayer(nn.Module):
         w = growth.grow_weight(self.weight, new_in, new_out, self.layout, generator=generator, init=self.init)
         self.weight = nn.Parameter(laid_out(w))
         self.embedding = nn.Parameter(self._zero_embedding())
-        self.reserved = _like(self.weight, growth.grow_mask(self.reserved, new_in, new_out, self.layout))
+        self.reserved = like(self.weight, growth.grow_mask(self.reserved, new_in, new_out, self.layout))
 
     def release_(self, reserved: Tensor, kept: Tensor, *, generator: torch.Generator) -> None:
         """After a class is forgotten: this alone stays reserved, and all but the weights `kept` are drawn afresh.
@@ -151,7 +151,7 @@ class PlasticLayer(nn.Module):
         fresh = self.init(self.weight.shape, generator).to(self.weight)
         self.weight = nn.Parameter(laid_out(torch.where(kept, self.weight.detach(), fresh)))
         self.embedding = nn.Parameter(self._zero_embedding())
-        self.reserved = _like(self.weight, reserved)
+        self.reserved = like(self.weight, reserved)
 
     def saved(self, in_training: bool) -> dict[str, Tensor]:
         """For a checkpoint; between tasks every embedding is 0, and is left out."""
@@ -164,11 +164,11 @@ class PlasticLayer(nn.Module):
         """Take over a saved state, of any size. Optimisers must be rebuilt."""
         self.weight = nn.Parameter(laid_out(saved["weight"].to(device)))
         embedding = saved["embedding"].to(device) if "embedding" in saved else self._zero_embedding()
-        self.embedding = nn.Parameter(_like(self.weight, embedding))
-        self.reserved = _like(self.weight, saved["reserved"].to(device))
+        self.embedding = nn.Parameter(like(self.weight, embedding))
+        self.reserved = like(self.weight, saved["reserved"].to(device))
         self.start_free = saved["start_free"].to(device)
 
 
-def _like(weight: Tensor, entries: Tensor) -> Tensor:
+def like(weight: Tensor, entries: Tensor) -> Tensor:
     """Mask entries of weights in their order in memory; those of units stay as they are."""
     return laid_out(entries) if entries.dim() == weight.dim() else entries

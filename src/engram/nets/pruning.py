@@ -47,6 +47,11 @@ def relevance(
         (rectified_power(scale, shift) if graph.rectifies(node) else scale.square() + shift.square()).mean(0)
         for node, (scale, shift) in enumerate(norms, start=1)
     ]
+    return shares_of_power(graph, weights, active, head)
+
+
+def shares_of_power(graph: Graph, weights: Sequence[Tensor], active: Sequence[Tensor], head: Tensor) -> list[Tensor]:
+    """The same, where it is known what units send: by node, the noise first, the mean square of each."""
     raw, brought = [active[0]], [torch.empty(0)] * len(weights)
     for node in range(1, graph.nodes + 1):
         for number in graph.incoming[node]:

@@ -45,7 +45,7 @@ class Subnetwork:
         gates = []
         free = whole.free()
         for number, (layer, own, mask) in enumerate(zip(whole.plastic, self.net.plastic, masks, strict=True)):
-            axes = _axes(whole, number)
+            axes = axes_of(whole, number)
             if mask.dim() == 1:  # of units: along the outputs
                 along = [1] * layer.weight.dim()
                 along[OUT_AXIS[layer.layout]] = len(mask)
@@ -68,12 +68,7 @@ class Subnetwork:
 
     def cut(self, full: Tensor, axes: Axes) -> Tensor:
         """A new tensor with the reachable units alone."""
-        small = full.clone()
-        for axis, node in axes.items():
-            numbers = self.numbers[node]
-            if numbers is not None:
-                small = small.index_select(axis, numbers)
-        return small
+        return cut(full, axes, self.numbers)
 
     @torch.no_grad()
     def write_back(self) -> None:
@@ -84,23 +79,38 @@ class Subnetwork:
             new = small.detach()
             if mask is not None:
                 new = torch.where(mask, new, self.cut(full.detach(), axes))
-            if not axes:
-                full.copy_(new)
-                continue
-            rows, columns = (self._places(full, axis, axes) for axis in (0, 1))
-            full[rows[:, None], columns[None, :]] = new
+            put_(full, new, axes, self.numbers)
 
-    def _places(self, full: Tensor, axis: int, axes: Axes) -> Tensor:
-        numbers = self.numbers[axes[axis]] if axis in axes else None
-        return torch.arange(full.shape[axis], device=full.device) if numbers is None else numbers
+
+def cut(full: Tensor, axes: Axes, numbers: Sequence[Tensor | None]) -> Tensor:
+    """A new tensor with these units alone; `numbers` by node, None for all of a node's."""
+    small = full
+    for axis, node in axes.items():
+        own = numbers[node]
+        if own is not None:
+            small = small.index_select(axis, own)
+    return small.clone() if small is full else small
+
+
+def put_(full: Tensor, small: Tensor, axes: Axes, numbers: Sequence[Tensor | None]) -> None:
+    """The way back: in place, what was cut out of a tensor."""
+    if not axes:
+        full.copy_(small)
+        return
+    places = []
+    for axis in range(min(full.dim(), 2)):
+        own = numbers[axes[axis]] if axis in axes else None
+        places.append(torch.arange(full.shape[axis], device=full.device) if own is None else own)
+    full[torch.meshgrid(*places, indexing="ij")] = small
 
 
 def parameters_of(net: MaskedGenerator) -> list[tuple[nn.Parameter, Axes]]:
     """What a task trains besides its embeddings."""
-    return [(layer.weight, _axes(net, number)) for number, layer in enumerate(net.plastic)] + _task_params_of(net)
+    return [(layer.weight, axes_of(net, number)) for number, layer in enumerate(net.plastic)] + _task_params_of(net)
 
 
-def _axes(net: MaskedGenerator, number: int) -> Axes:
+def axes_of(net: MaskedGenerator, number: int) -> Axes:
+    """Along which axes of a layer's weight the units of its two nodes lie."""
     edge = net.graph.edges[number]
     return {IN_AXIS[edge.operation.layout]: edge.source, OUT_AXIS[edge.operation.layout]: edge.target}
 

@@ -28,22 +28,26 @@ from engram.data.stream import Task
 from engram.errors import ConfigError, RunError
 from engram.gan.step import critic_name, new_critic
 from engram.masking.masks import Variant
-from engram.memory.class_generator import ClassGenerator, sample_evenly
-from engram.memory.engram import Engram, consolidate, engram_of, extract, shared_weights
+from engram.memory.class_generator import sample_evenly
+from engram.memory.compact_nets import CompactNets
+from engram.memory.engram import Engram, consolidate, engram_of, shared_weights
 from engram.memory.forgetting import release_, without_class
 from engram.memory.ledger import ledger
 from engram.memory.retention import (
     Compared,
     changed_classes,
+    closed_weights,
     compared_classes,
+    hash_of_closed,
     largest_differences,
     redrawn_classes,
 )
 from engram.methods.answering import AnswerNet, classifier_answer, critic_answer, product_answer
 from engram.methods.classifier import normalise
 from engram.methods.classifier_phase import REPLAY_CLASSIFIER, ClassifierPhase
+from engram.methods.dgm.candidates import likeness, seen_units, some_images, unit_scores
 from engram.methods.dgm.feature_statistics import FeatureStatistics
-from engram.methods.dgm.mask_counts import Opened, read_counts
+from engram.methods.dgm.mask_counts import read_counts
 from engram.methods.dgm.mask_notes import MaskNotes
 from engram.methods.dgm.settings import DGMA_SETTINGS, DGMSettings
 from engram.methods.dgm.store_images import share_of_real, store_images
@@ -52,11 +56,16 @@ from engram.methods.learner import SILENT, Freed, Method, Observer, Progress, St
 from engram.nets.architectures import graph_for
 from engram.nets.critic import Critic, Replayed
 from engram.nets.masked_generator import MaskedGenerator
+from engram.nets.pruning import unit_limits
 from engram.nets.reachability import reachable_units
 from engram.seeding import generator
 
 GAN_SHARE = 0.8
 """Roughly how much of a task's time goes into the generator; for the display only."""
+
+
+CHECK_ALL = 10
+"""After so many tasks every class is checked by itself again."""
 
 
 class DGM:
@@ -85,8 +94,10 @@ class DGM:
         ).to(ctx.device)
         self.trainer: TaskTrainer | None = None
         self.engrams: list[Engram] = []
-        self.nets: list[list[ClassGenerator]] = []
+        self.nets = CompactNets(self.net)
         """By class, in order of appearance: one compact network an engram; derived from engrams and weights."""
+        self.relied_on: str | None = None
+        """A hash of all weights that the past relies on, taken when the task began; derived, not state."""
         self.classifier_phase = self._new_phase()
         self.critic: Critic | None = None
         """The last task's, where it is the classifier or where the next task's goes on from it."""
@@ -129,6 +140,7 @@ class DGM:
                 before=before,
                 old=old,
                 counts=read_counts(own.counts_of, task.index) if own.choice == "random" else None,
+                units=self._seen_units(task) if own.candidates else None,
             )
             self.trainer.start_at(task)
             if not self.critic_answers:  # taken over; where it is the classifier, it answers until the task is done
@@ -227,7 +239,7 @@ class DGM:
         kept, before = sum(self._kept().values()), self.engrams
         self.engrams = without_class(before, class_index)
         freed = release_(self.net, before, self.engrams, generator(self.ctx.seed, "forget", self.forgotten))
-        del self.nets[class_index]
+        self.nets, self.relied_on = CompactNets(self.net, self.engrams), None
         self.classifier_phase.forget(class_index)
         self._forget_in_critic(class_index)
         if self.statistics is not None:
@@ -269,13 +281,30 @@ class DGM:
         return ClassifierPhase(self.ctx, self.settings.replay, engrams_of=self._engrams_of)
 
     def _engrams_of(self, class_index: int) -> int:
-        return len(self.nets[class_index])
+        return self.nets.engrams_of(class_index)
 
     def _require_idle(self, what: str) -> None:
         if self.phase != "idle":
             raise RunError(f"{what} in the middle of a task; finish the task first, with the run's --resume")
 
     # ---------------------------------------------------------------- train, consolidate, grow
+
+    def _seen_units(self, task: Task) -> list[Tensor] | None:
+        """By node, the units that a task sees; None for all. Known before it begins, so it can be part of the state."""
+        graph, own, seed = self.net.graph, self.settings.masks, self.ctx.seed
+
+        def scores() -> list[Tensor]:
+            alike = likeness(self.classifier_scores(some_images(task.images, seed=seed, task=task.index)))
+            draws = generator(seed, "candidates noise", task.index)
+            return unit_scores(self.net.units, self.engrams, shared_weights(self.net), alike, draws=draws)
+
+        return seen_units(
+            graph,
+            [layer.reserved for layer in self.net.plastic],
+            unit_limits(graph, self.settings.generator.width, own.candidates),
+            scores if own.candidates_by == "relevance" else None,
+            draws=generator(seed, "candidates", task.index),
+        )
 
     def _step(self, task: Task, epoch: int, batch: int) -> Mapping[str, Tensor]:
         assert self.trainer is not None
@@ -287,24 +316,33 @@ class DGM:
         assert self.trainer is not None
         seed, masks = self.ctx.seed, self.trainer.finish(task.index)
         draws, batches = generator(seed, "consolidate", task.index), self.settings.generator.bn_batches
-        engram = consolidate(self.net, masks, task.class_indices, batches=batches, generator=draws)
-        observe.note("growth", layers=self._reserve_and_grow(masks, self.trainer.opened, task.index))
+        net, seen = self.trainer.net, self.trainer.seen
+        engram = consolidate(net, masks, task.class_indices, batches=batches, generator=draws, seen=seen)
+        closed = closed_weights(self.net)
+        observe.note("growth", layers=self._reserve_and_grow(masks, self.trainer, task.index))
         self.engrams.append(engram)
-        self._add_nets(engram)
+        self.nets.add(engram)
         self.critic = self.trainer.critic if self.critic_answers or self.warm else None
         self.trainer = self.pool = None
         if self.settings.stores_images:
             self.classifier_phase.real_share = share_of_real(self.classifier_phase, task, self.settings.exemplars)
         self.progress = Progress()
         self.classifier_phase.begin(len(task.seen), task=task.index, begins=GAN_SHARE)
-        observe.note("retention", classes=len(self.nets), changed=self.retention(), redrawn=self.redrawn())
+        found = self._check(closed)
+        observe.note("retention", classes=len(self.nets), **found)
+        self.relied_on = None if any(found.values()) else hash_of_closed(self.net, closed_weights(self.net))
         self.phase = "classifier"
 
-    def _add_nets(self, engram: Engram) -> None:
-        """A network more for each of the engram's classes, new or known."""
-        for index, net in zip(engram.class_indices, extract(engram, shared_weights(self.net)), strict=True):
-            self.nets += [[] for _ in range(len(self.nets), index + 1)]
-            self.nets[index].append(net)
+    def _check(self, closed: Sequence[Tensor]) -> dict[str, list[int]]:
+        """Classes of which stored bits, or drawings, are not what they were; `closed`: weights of tasks before this.
+
+        The new ones by themselves, the others by one hash over all that they rely on; and every one by itself where
+        that differs, now and then, and after a start, when there is nothing to compare with.
+        """
+        weights = shared_weights(self.net)
+        held = self.relied_on is not None and self.relied_on == hash_of_closed(self.net, closed)
+        some = self.engrams[-1:] if held and len(self.engrams) % CHECK_ALL else self.engrams
+        return {"changed": changed_classes(some, weights), "redrawn": redrawn_classes(some, weights)}
 
     def _kept(self) -> dict[str, int]:
         """Bytes by part."""
@@ -315,11 +353,12 @@ class DGM:
             kept["statistics"] = self.statistics.bytes
         return kept
 
-    def _reserve_and_grow(self, masks: Sequence[Tensor], opened: Sequence[Opened], task: int) -> list[dict[str, int]]:
+    def _reserve_and_grow(self, masks: Sequence[Tensor], trainer: TaskTrainer, task: int) -> list[dict[str, int]]:
         """By layer, what the task did with its mask, how many units it keeps, and how much the layer has grown."""
         reachable = reachable_units(self.net.graph, masks)
         active = [int(reachable[edge.target - 1].sum()) for edge in self.net.graph.edges]
-        usage = [layer.reserve_(mask) for layer, mask in zip(self.net.plastic, masks, strict=True)]
+        whole = trainer.of_whole(masks)
+        usage = [layer.reserve_(mask) for layer, mask in zip(self.net.plastic, whole, strict=True)]
         before = [(layer.weight.numel(), layer.size().units) for layer in self.net.plastic]
         self.net.task_params = None
         new = [use.newly_reserved for use in usage]
@@ -328,7 +367,7 @@ class DGM:
         return [
             {**vars(use), "weights_before": a[0], "weights_after": b[0], "units_before": a[1], "units_after": b[1]}
             | {"active_units": units, "opened_free": own.free, "opened_reserved": own.reserved}
-            for use, units, own, a, b in zip(usage, active, opened, before, after, strict=True)
+            for use, units, own, a, b in zip(usage, active, trainer.opened, before, after, strict=True)
         ]
 
     # ---------------------------------------------------------------- replay
@@ -390,9 +429,7 @@ class DGM:
             layer.restore_(saved, device)
         self.engrams = [engram_of(saved) for saved in state["engrams"].values()]
         self.forgotten = state.get("forgotten", 0)
-        self.nets = []
-        for engram in self.engrams:
-            self._add_nets(engram)
+        self.nets, self.relied_on = CompactNets(self.net, self.engrams), None
         if self.statistics is not None:
             self.statistics.load(state["statistics"])
         self.trainer = self.pool = self.critic = self.net.task_params = None

@@ -43,6 +43,14 @@ class MaskSettings(Group):
         at_least=0,
         at_most=1e6,
     )
+    candidates: float = setting(
+        0.0,
+        "units that a task sees, as a multiple of a node's at the start: all free ones, then reserved ones; 0: all",
+        at_least=0,
+    )
+    candidates_by: Literal["relevance", "random"] = setting(
+        "relevance", "which ones: those of the known classes that the task's images look like; or any, as a control"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,6 +30,7 @@ from engram.methods.classifier import load_optimiser, normalise, optimiser_state
 from engram.methods.dgm.mask_counts import Opened
 from engram.methods.dgm.settings import DGMSettings
 from engram.methods.learner import State
+from engram.nets.candidates import Candidates
 from engram.nets.critic import Critic, Replayed
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.pruning import relevance, top_units, unit_limits
@@ -44,6 +45,7 @@ class TaskTrainer:
     `known` is how many classes the critic tells apart: the task's own, or all seen where it is the classifier as well.
     It goes on from the critic `before`, if there is one, which has learned the first `old` of those classes. `images`:
     of the task, where a round is a pass over them. `counts`: by layer, how much masks that are not learned open.
+    `units`: by node, the numbers of those that the task sees; without them it sees all.
     """
 
     def __init__(
@@ -58,8 +60,13 @@ class TaskTrainer:
         before: Critic | None = None,
         old: int = 0,
         counts: Sequence[Opened] | None = None,
+        units: Sequence[Tensor] | None = None,
     ) -> None:
-        self.net, self.ctx, self.known = net, ctx, known
+        self.seen = None if units is None else Candidates(net, units)
+        """The part of the network that the task sees, where that is not all."""
+        self.net = net = net if self.seen is None else self.seen.net
+        """What the task sees of the network; everything here is of its size."""
+        self.ctx, self.known = ctx, known
         self.settings = ctx.settings
         self.steps = self.settings.gan.steps_of(images=images, classes=classes)
         """B in the annealing: steps per round."""
@@ -247,7 +254,7 @@ class TaskTrainer:
 
     @torch.no_grad()
     def finish(self, task: int) -> list[Tensor]:
-        """Put the averaged weights in place; the binary masks."""
+        """Put the averaged weights in place; the binary masks, of what the task sees."""
         if not self.fixed:
             self.fix_masks(task)
         self.average.put(self._trained_parameters())
@@ -255,9 +262,15 @@ class TaskTrainer:
         return self.fixed
 
     def write_back(self) -> None:
-        """The whole network knows what the subnetwork has learned."""
+        """The whole network knows what its parts have learned."""
         if self.subnetwork is not None:
             self.subnetwork.write_back()
+        if self.seen is not None:
+            self.seen.write_back()
+
+    def of_whole(self, masks: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Masks of what the task sees -> of the whole network."""
+        return masks if self.seen is None else self.seen.spread(masks)
 
     @property
     def trained(self) -> MaskedGenerator:
@@ -275,7 +288,7 @@ class TaskTrainer:
         own = self.net.task_params
         assert own is not None
         self.write_back()
-        return {
+        state: State = {
             "classes": own.classes,
             "known": self.known,
             "steps": self.steps,
@@ -287,11 +300,23 @@ class TaskTrainer:
             "fixed": {str(number): mask for number, mask in enumerate(self.fixed)},
             "average": self.average.state(),
         }
+        if self.seen is not None:
+            state["seen"] = {
+                "units": {str(node): units for node, units in enumerate(self.seen.units) if units is not None},
+                "embeddings": {str(number): layer.embedding.detach() for number, layer in enumerate(self.net.plastic)},
+            }
+        return state
 
     @classmethod
     def of(cls, state: State, net: MaskedGenerator, ctx: Context[DGMSettings]) -> TaskTrainer:
         """Back from a state; the network's shared layers have been restored before."""
-        trainer = cls(net, ctx, task=0, classes=state["classes"], known=state["known"])
+        seen = state.get("seen")
+        units = None if seen is None else list(seen["units"].values())
+        trainer = cls(net, ctx, task=0, classes=state["classes"], known=state["known"], units=units)
+        net = trainer.net
+        if seen is not None:
+            for layer, embedding in zip(net.plastic, seen["embeddings"].values(), strict=True):
+                layer.embedding.data.copy_(embedding)
         trainer.steps, trainer.opened = state["steps"], [Opened(*pair) for pair in state["opened"]]
         trainer.random = [mask.to(ctx.device) for mask in state["random"].values()]
         assert net.task_params is not None
