@@ -26,6 +26,7 @@ from engram.methods.dgm.learner import DGM
 from engram.methods.dgm.train_task import TaskTrainer
 from engram.methods.learner import Silent
 from engram.nets.architectures import GRAPHS, VECTOR_GRAPHS, graph_of
+from engram.nets.grain import grain
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.reachability import prune, reachable_units
 from engram.nets.subnetwork import Subnetwork
@@ -101,7 +102,7 @@ def dense_residual(engram: Engram, weights: Sequence[Tensor], z: Tensor, number:
 
 def dense_mlp(engram: Engram, weights: Sequence[Tensor], masks: Sequence[Tensor], x: Tensor, number: int) -> Tensor:
     """Equation 1 as the paper prints it; nothing bounds what comes out."""
-    reachable, inputs = reachable_units(engram.graph, masks), engram.latent_dim
+    reachable, inputs, z = reachable_units(engram.graph, masks), engram.latent_dim, x
     for layer, (weight, mask, units) in enumerate(zip(weights, masks, engram.units, strict=True)):
         w = weight[:units, :inputs]
         x = x @ (w * mask if engram.variant == "weights" else w).T
@@ -109,7 +110,8 @@ def dense_mlp(engram: Engram, weights: Sequence[Tensor], masks: Sequence[Tensor]
         x = torch.relu(x) if layer == 0 else x  # the last node sends both signs
         x = x * (mask if engram.variant == "units" else reachable[layer])
         inputs = units
-    return x @ engram.head.T + engram.bias[number]
+    assert engram.rest is not None
+    return x @ engram.head.T + engram.bias[number] + engram.rest[number] * grain(z, engram.bias.shape[1])
 
 
 def dense(engram: Engram, weights: Sequence[Tensor], z: Tensor, number: int) -> Tensor:

@@ -13,6 +13,7 @@ from engram.context import Shape
 from engram.gan.sampling import batch_that_fits, sample_images
 from engram.kinds import from_network, spread
 from engram.masking.masks import IN_AXIS, OUT_AXIS
+from engram.nets.grain import with_grain
 from engram.nets.graph import Graph, run_graph
 from engram.seeding import generator as named_generator
 
@@ -34,6 +35,8 @@ class ClassGenerator:
     norms: tuple[tuple[Tensor, Tensor] | None, ...]
     head: Tensor
     bias: Tensor
+    rest: Tensor | None = None
+    """Of vectors (D,): deviations of what the head leaves out."""
 
     @property
     def latent_dim(self) -> int:
@@ -61,7 +64,8 @@ class ClassGenerator:
                 total = torch.addcmul(spread(shift, total), total, spread(scale, total))
             return self.graph.rectify(node, total)
 
-        return run_graph(self.graph, z, self.weights, activate, (self.head, self.bias), biases=self.biases)
+        drawn = run_graph(self.graph, z, self.weights, activate, (self.head, self.bias), biases=self.biases)
+        return with_grain(drawn, z, self.rest)
 
 
 def sample(net: ClassGenerator, count: int, *, generator: torch.Generator) -> Tensor:

@@ -19,7 +19,7 @@ def ledger(net: MaskedGenerator, engrams: Sequence[Engram]) -> dict[str, int]:
     return {
         "weights": _bytes(layer.weight for layer in net.plastic),
         "masks": _bytes(mask for engram in engrams for mask in engram.masks),
-        "heads": _bytes(part for engram in engrams for part in (engram.head, engram.bias)),
+        "heads": _bytes(part for engram in engrams for part in engram.heads),
         "normalisation": _bytes(part for engram in engrams for part in (*engram.scales, *engram.shifts)),
         "references": _bytes(drawings for engram in engrams for drawings in engram.references),
     }
