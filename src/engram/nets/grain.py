@@ -24,7 +24,8 @@ STEEPNESS = 10.0
 
 def grain(z: Tensor, size: int) -> Tensor:
     """z (B, latent_dim), standard normal -> (B, size) of mean 0 and deviation 1, uncorrelated."""
-    return math.sqrt(2) * torch.cos(z @ _steep(z.shape[1], size).to(z))
+    waves: Tensor = math.sqrt(2) * torch.cos(z @ _steep(z.shape[1], size).to(z))
+    return waves
 
 
 @cache
