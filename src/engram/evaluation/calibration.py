@@ -150,7 +150,7 @@ def find_stretch(parts: Sequence[Tensor], real: Tensor, temperature: float, keep
             break
     if len(found) > 1 and found[-1] <= 0:  # between the last two, in proportion
         part = found[-2] / max(found[-2] - found[-1], 1e-12)
-        return STRETCHES[len(found) - 2] * (STRETCHES[1] / STRETCHES[0]) ** part
+        return float(STRETCHES[len(found) - 2] * (STRETCHES[1] / STRETCHES[0]) ** part)
     return STRETCHES[found.index(min(found))]
 
 

@@ -24,15 +24,15 @@ STEEPNESS = 10.0
 
 def grain(z: Tensor, size: int) -> Tensor:
     """z (B, latent_dim), standard normal -> (B, size) of mean 0 and deviation 1, uncorrelated."""
-    waves: Tensor = math.sqrt(2) * torch.cos(z @ _steep(z.shape[1], size).to(z))
-    return waves
+    return math.sqrt(2) * torch.cos(z @ _steep(z.shape[1], size).to(z))
 
 
 @cache
 def _steep(latent_dim: int, size: int) -> Tensor:
     """W, (latent_dim, size)."""
     draws = torch.randn(latent_dim, size, generator=generator(0, "grain"))
-    return draws * (STEEPNESS / draws.norm(dim=0))
+    steep: Tensor = draws * (STEEPNESS / draws.norm(dim=0))
+    return steep
 
 
 def with_grain(drawn: Tensor, z: Tensor, rest: Tensor | None) -> Tensor:
