@@ -219,7 +219,7 @@ def vector_stream(place: Place) -> str:
     for g in (g for g in groups if g.data.classes == most and g.runs[0].timing):
         tasks = [timing.task for timing in g.runs[0].timing]
         for task in sorted({tasks[0], tasks[len(tasks) // 2], tasks[-1]}):
-            new, seen = len(g.runs[0].head.tasks[task]), g.runs[0].head.seen(task + 1)
+            new, seen = len(g.runs[0].head.tasks[task]), g.runs[0].head.seen(task)
             spent = mean_cell(g.mean(partial(_seconds_at, task=task)), 2, 1 / new)
             kept = mean_cell(g.mean(partial(_bytes_at, task=task)), 1, 1e-3 / seen)
             rows.append([text(g.data.title), method_cell(g), place.link(g), str(seen), spent, kept, g.seeds])
