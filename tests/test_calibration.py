@@ -17,7 +17,17 @@ from torch.nn import functional as F
 
 from engram.data.examples import Examples
 from engram.errors import ConfigError, DivergedError, EngramError, RunError, StrictnessError
-from engram.evaluation.calibration import LEAST, Calibration, calibrate, find_threshold, level, trusted_levels
+from engram.evaluation.calibration import (
+    LEAST,
+    Calibration,
+    calibrate,
+    find_stretch,
+    find_threshold,
+    level,
+    stretched,
+    trusted_levels,
+    trusted_stretch,
+)
 from engram.evaluation.confidence import (
     auroc,
     confidence,
@@ -230,6 +240,62 @@ def test_a_learner_that_cannot_draw_says_so() -> None:
     assert nothing == found
 
 
+class VectorPainter:
+    """Classes are points; a linear classifier knows them. Drawings lie half as far from their point as real vectors."""
+
+    def __init__(self, seen: int) -> None:
+        self.seen = seen
+        self.points = 6 * F.normalize(torch.randn(100, 24, generator=torch.Generator().manual_seed(7)), dim=1)
+
+    def sample(self, class_indices: Sequence[int], count: int, *, generator: torch.Generator) -> Tensor:
+        return torch.cat([self.paint(c, count, 0.5, generator) for c in class_indices])
+
+    def paint(self, class_index: int, count: int, noise: float, draws: torch.Generator) -> Tensor:
+        return self.points[class_index] + noise * torch.randn(count, 24, generator=draws)
+
+    def scores(self, images: Tensor) -> Tensor:
+        return images @ self.points[: self.seen].T
+
+    def real(self, count: int, seed: int) -> Examples:
+        draws = torch.Generator().manual_seed(seed)
+        vectors = [self.paint(c, count, 1.0, draws) for c in range(self.seen)]
+        return Examples(torch.cat(vectors), torch.arange(self.seen).repeat_interleave(count))
+
+
+def test_known_vectors_are_kept_though_ten_a_class_are_held_out_and_drawings_are_tighter() -> None:
+    """Where a twentieth of the real ones is lost there is no drawing: a threshold by levels called a third unknown."""
+    found, shares = None, []
+    for task in range(10):
+        painter, own = VectorPainter(10 * (task + 1)), list(range(10 * task, 10 * (task + 1)))
+        held_out = painter.real(10, seed=task).rows(torch.arange(100 * task, 100 * (task + 1)))
+        found = calibrate(painter, seen=painter.seen, class_indices=own, held=held_out, before=found, seed=0, task=task)
+        tested = painter.scores(painter.real(100, seed=99).images)
+        shares.append(float(found.known(tested).double().mean()))
+    assert all(0.93 <= share <= 0.98 for share in shares[1:]), shares  # ten points lie too far apart to be mistaken
+    assert found is not None
+    assert trusted_stretch(found.stretches or (), found.held_out) == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_stretch_is_found_again() -> None:
+    draws = torch.Generator().manual_seed(3)
+    parts = [torch.tensor([4.0, 0.0, 0.0]).roll(c) + torch.randn(4000, 3, generator=draws) for c in range(3)]
+    real = torch.cat([confidence(stretched(one, 1.7)) for one in parts])
+    assert find_stretch(parts, real, 1.0) == pytest.approx(1.7, rel=0.02)
+
+
+def test_a_handful_of_vectors_tells_no_stretch() -> None:
+    """The median of five is far from where a twentieth lies, and hardly moves when drawings are stretched."""
+    painter = VectorPainter(3)
+    held_out = painter.real(5, seed=0).rows(torch.arange(10, 15))
+    found = calibrate(painter, seen=3, class_indices=[2], held=held_out, before=None, seed=0, task=0)
+    assert (found.stretches, found.held_out) == ((None, None, None), (0, 0, 5))
+
+
+def test_many_vectors_count_more_than_few() -> None:
+    assert trusted_stretch([4.0, 1.0], [1, 10**6]) == pytest.approx(1.0, rel=0.01)
+    assert trusted_stretch([None], [0]) == 1.0
+
+
 def test_the_same_seed_gives_the_same_numbers() -> None:
     state = torch.random.get_rng_state()
     assert after(3) == after(3)
@@ -253,7 +319,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_a_calibration_survives_json() -> None:
-    for one in after(3):
+    for one in [*after(3), Calibration(1.2, 0.5, (None, None), (9, 0), 60, (1.5, None))]:
         assert Calibration.from_dict(json.loads(json.dumps(one.as_dict()))) == one
 
 
@@ -263,6 +329,7 @@ def test_a_calibration_survives_json() -> None:
         {"temperature": 0.0}, {"temperature": math.nan}, {"temperature": True}, {"temperature": "1"},
         {"threshold": 1.5}, {"threshold": None}, {"levels": [0.1]}, {"levels": [0.0, 0.1]}, {"levels": 3},
         {"held_out": [-1, 3]}, {"held_out": [0, 3]}, {"held_out": [1.5, 2]}, {"drawings": -1}, {"more": 1},
+        {"stretches": [1.0]}, {"stretches": [0.0, 1.0]}, {"stretches": 2.0},
     ],
 )  # fmt: skip
 def test_nonsense_is_refused(change: dict[str, Any]) -> None:
@@ -278,5 +345,6 @@ def test_a_forgotten_class_leaves_no_number() -> None:
     whole = Calibration(1.2, 0.5, (None, 0.1, 0.3), (0, 20, 30), 1000)
     assert whole.without(1) == replace(whole, levels=(None, 0.3), held_out=(0, 30))
     assert whole.without(2).without(0).levels == (0.1,)
+    assert replace(whole, stretches=(None, 2.0, 3.0)).without(1).stretches == (None, 3.0)
     with pytest.raises(ConfigError, match="has no class 3; it has 3"):
         whole.without(3)

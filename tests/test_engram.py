@@ -21,11 +21,20 @@ from engram.errors import DivergedError
 from engram.experiment.checkpoint import fingerprint as state_fingerprint
 from engram.masking.masks import IN_AXIS, OUT_AXIS, Variant, count_usage
 from engram.memory.class_generator import fingerprint, sample
-from engram.memory.engram import Engram, consolidate, extract, shared_weights
+from engram.memory.engram import (
+    Engram,
+    consolidate,
+    content_hashes,
+    engram_of,
+    engram_state,
+    extract,
+    shared_weights,
+)
 from engram.methods.dgm.learner import DGM
 from engram.methods.dgm.train_task import TaskTrainer
 from engram.methods.learner import Silent
 from engram.nets.architectures import GRAPHS, VECTOR_GRAPHS, graph_of
+from engram.nets.grain import grain
 from engram.nets.masked_generator import MaskedGenerator
 from engram.nets.reachability import prune, reachable_units
 from engram.nets.subnetwork import Subnetwork
@@ -101,7 +110,7 @@ def dense_residual(engram: Engram, weights: Sequence[Tensor], z: Tensor, number:
 
 def dense_mlp(engram: Engram, weights: Sequence[Tensor], masks: Sequence[Tensor], x: Tensor, number: int) -> Tensor:
     """Equation 1 as the paper prints it; nothing bounds what comes out."""
-    reachable, inputs = reachable_units(engram.graph, masks), engram.latent_dim
+    reachable, inputs, z = reachable_units(engram.graph, masks), engram.latent_dim, x
     for layer, (weight, mask, units) in enumerate(zip(weights, masks, engram.units, strict=True)):
         w = weight[:units, :inputs]
         x = x @ (w * mask if engram.variant == "weights" else w).T
@@ -109,7 +118,8 @@ def dense_mlp(engram: Engram, weights: Sequence[Tensor], masks: Sequence[Tensor]
         x = torch.relu(x) if layer == 0 else x  # the last node sends both signs
         x = x * (mask if engram.variant == "units" else reachable[layer])
         inputs = units
-    return x @ engram.head.T + engram.bias[number]
+    assert engram.rest is not None
+    return x @ engram.head.T + engram.bias[number] + engram.rest[number] * grain(z, engram.bias.shape[1])
 
 
 def dense(engram: Engram, weights: Sequence[Tensor], z: Tensor, number: int) -> Tensor:
@@ -153,6 +163,21 @@ def test_the_compact_network_gives_the_masked_networks_images(
     for edge, weight in zip(net.graph.edges, nets[0].weights, strict=True):
         assert weight.shape[OUT_AXIS[edge.operation.layout]] == units[edge.target - 1]
     assert not torch.equal(nets[0](z), nets[1](z)), "the classes of a task have affine terms of their own"
+
+
+def test_an_engram_from_before_the_noise_of_its_own_is_read_and_draws_without() -> None:
+    net = network("weights", channels=3, graph="mlp")
+    trained(net, classes=2)
+    masks = prune(net.graph, random_masks(net, 0.5, 1), "weights")
+    now = consolidate(net, masks, [0, 1], batches=3, generator=generator(1))
+    assert now.rest is not None
+    state = engram_state(now)
+    del state["rest"]
+    before, z = engram_of(state), torch.randn(6, 8, generator=generator(2))
+    for number, (old, new) in enumerate(zip(*(extract(e, shared_weights(net)) for e in (before, now)), strict=True)):
+        torch.testing.assert_close(old(z) + now.rest[number] * grain(z, 3), new(z))
+    assert "rest" not in engram_state(before)
+    assert set(content_hashes(before, shared_weights(net))).isdisjoint(now.contents), "the noise is of what is stored"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

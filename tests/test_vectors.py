@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from conftest import Interrupt
-from engram import Model, Samples, configure, load_dataset
+from engram import Model, Samples, build, configure, load_dataset
 from engram.cli import call
-from engram.data.datasets import check
+from engram.data.datasets import Dataset, Split, check
 from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError, DataError, StrictnessError
 from engram.experiment.checkpoint import fingerprint
@@ -32,6 +32,7 @@ from engram.model.search_images import found_in, prints
 from engram.nets.architectures import chosen, critic_trunk, graph_for
 from engram.nets.critic import Critic, CriticBatch
 from engram.nets.critic_backward import WrittenOutCritic
+from engram.nets.grain import grain
 from engram.nets.masked_generator import decorrelation, principal
 from engram.nets.scale import Scale
 from engram.seeding import generator
@@ -233,6 +234,27 @@ def test_principal_directions_are_those_of_the_covariance() -> None:
 def _score(critic: Critic, x: Tensor) -> Tensor:
     scores: Tensor = critic(x)[0]
     return scores
+
+
+def test_every_number_has_a_noise_of_its_own() -> None:
+    found = grain(torch.randn(20_000, 16, generator=generator(0)), 40)
+    torch.testing.assert_close(torch.cov(found.T), torch.eye(40), atol=0.05, rtol=0)
+    assert found.mean(0).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("name", ["dgmw", "dgma"])
+def test_drawings_vary_in_every_number_though_there_are_fewer_units(name: str) -> None:
+    """A classifier that never sees the directions that units leave out takes them for differences between classes."""
+    draws = generator(1)
+    deviations = torch.rand(60, generator=draws) + 0.5  # in 60 directions; 24 units
+    x = torch.randn(400, 60, generator=draws) * deviations
+    data = Dataset("own", ("one",), "", "own", train=Split(x, torch.zeros(400).long()), test=Split(x, torch.zeros(400)))
+    learner = build(name, data, settings={**FEW, "gan.learning_rate": 1e-6})
+    for task in ClassStream(data):
+        learner.learn(task)
+    assert isinstance(learner, Samples)
+    drawn = learner.sample([0], 4000, generator=generator(2))
+    torch.testing.assert_close(drawn.std(0), x.std(0), rtol=0.15, atol=0)
 
 
 def test_the_dense_critics_gradients_are_those_of_autograd() -> None:

@@ -12,6 +12,12 @@ for the real images: at their level they are taken to lose 5 %, below and above 
     real images, held out      |-----5 %--x-----------------|      confidence ->
     drawings of the class         |-level-x-----------|
 
+Of vectors a class has few to hold out, and where 5 % of its real ones are lost there lies no drawing at all: no level
+tells where. So a task's vectors leave another number behind, its stretch: how many times as far from their mean the
+scores of drawings must lie to be as unsure as the real vectors that were held out. Under a linear classifier that is
+the same as drawings that lie so far from theirs. After a later task all drawings are stretched so and stand for the
+real ones. It is one number for all classes, the mean of all tasks', and as much more as that mean is uncertain.
+
 The temperature moves, with every task, about half of the way to the one that fits the task's held-out images best:
 those of a single class say too little alone. Drawings have no say in it: the classifier learned from the like, and is
 surer of them than of real images.
@@ -40,6 +46,12 @@ DRAWINGS, DRAWINGS_IN_ALL = 1000, 4000
 """At least so many per class, and of all classes together: levels are often near 1 %, where few drawings say little."""
 VECTORS, VECTORS_IN_ALL = 60, 10_000
 """Of vectors: at least so many per class, and about so many of all classes together."""
+STRETCHES: tuple[float, ...] = tuple(2.0 ** (power / 8) for power in range(-8, 25))
+"""Stretches that are tried: 0.5 to 8. The least that fits is taken: farther out lies what is sure of another class."""
+FEWEST = 8
+"""Held-out vectors of a task, under which its stretch is not measured."""
+UNCERTAIN = 1.3
+"""Of the logarithm of a stretch measured on one vector; of n it is less by the root of n. Rather keep too many."""
 LEAST = 0.01
 """The lowest level: so few drawings lie below that less is not told from chance."""
 FEW_FOR_LEVEL, FEW = 300, 30
@@ -111,6 +123,48 @@ def find_threshold(parts: Sequence[Tensor], levels: Sequence[float], keep: float
     return min(float(candidates[lost <= 1 - keep + 1e-9][-1]), SUREST)
 
 
+def stretched(scores: Tensor, by: float) -> Tensor:
+    """Scores (N, C) of one class's drawings, so many times as far from their mean.
+
+    >>> stretched(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), by=2.0)
+    tensor([[0., 0.],
+            [4., 0.]])
+    """
+    mean = scores.mean(0)
+    return mean + by * (scores - mean)
+
+
+def find_stretch(parts: Sequence[Tensor], real: Tensor, temperature: float, keep: float = KEEP) -> float:
+    """By how much drawings, per class (N, C), are to be stretched to be as unsure as `real` (M,) confidences.
+
+    Compared by the k-th lowest of M, which a share of k / (M + 1) of all real ones lies below in the mean, however
+    few there are: the nearest to 1 - keep.
+    """
+    lowest = max(1, int((len(real) + 1) * (1 - keep) + 0.5))
+    share, aim = lowest / (len(real) + 1), float(real.double().sort().values[lowest - 1])
+    found = []
+    for by in STRETCHES:
+        unsure = torch.cat([confidence(stretched(one, by), temperature) for one in parts])
+        found.append(float(unsure.quantile(share)) - aim)
+        if found[-1] <= 0:
+            break
+    if len(found) > 1 and found[-1] <= 0:  # between the last two, in proportion
+        part = found[-2] / max(found[-2] - found[-1], 1e-12)
+        return float(STRETCHES[len(found) - 2] * (STRETCHES[1] / STRETCHES[0]) ** part)
+    return STRETCHES[found.index(min(found))]
+
+
+def trusted_stretch(stretches: Sequence[float | None], counts: Sequence[int]) -> float:
+    """What to take for all classes, given what was measured on `counts` held-out vectors each.
+
+    >>> round(trusted_stretch([None, 2.0, 2.0], [0, 50, 50]), 2)  # 2 e^0.13
+    2.28
+    """
+    known = [(math.log(one), n) for one, n in zip(stretches, counts, strict=True) if one is not None and n]
+    total = sum(n for _, n in known)
+    return math.exp(sum(log * n for log, n in known) / total + UNCERTAIN / math.sqrt(total)) if total else 1.0
+
+
 # ---------------------------------------------------------------- what is kept
 
 
@@ -127,6 +181,8 @@ class Calibration:
     """Per class: real images that its level was measured on."""
     drawings: int
     """Per class; 0: the learner cannot draw, so all this says nothing about classes of past tasks."""
+    stretches: tuple[float | None, ...] | None = None
+    """Of vectors, in the place of levels: per class, that of the task that it was measured with."""
 
     def known(self, scores: Tensor) -> Tensor:
         """(B, C) scores -> (B,) bool."""
@@ -138,28 +194,35 @@ class Calibration:
         if not 0 <= class_index < size:
             raise ConfigError(f"the calibration has no class {class_index}; it has {size}, counted from 0")
         after = class_index + 1
-        levels, held_out = self.levels, self.held_out
         return replace(
-            self, levels=levels[:class_index] + levels[after:], held_out=held_out[:class_index] + held_out[after:]
+            self,
+            levels=self.levels[:class_index] + self.levels[after:],
+            held_out=self.held_out[:class_index] + self.held_out[after:],
+            stretches=self.stretches and self.stretches[:class_index] + self.stretches[after:],
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**vars(self), "levels": list(self.levels), "held_out": list(self.held_out)}
+        plain = {**vars(self), "levels": list(self.levels), "held_out": list(self.held_out)}
+        stretches = plain.pop("stretches")
+        return plain if stretches is None else {**plain, "stretches": list(stretches)}
 
     @classmethod
     def from_dict(cls, values: Any) -> Calibration:
         """Back from JSON; what no calibration says is refused."""
-        if not isinstance(values, dict) or set(values) != set(_CHECKS):
+        if not isinstance(values, dict) or set(values) | {"stretches"} != set(_CHECKS):
             raise RunError(f"a calibration holds {', '.join(_CHECKS)} and nothing else; calibrate it again")
         for name, check in _CHECKS.items():
-            if not check(values[name]):
+            if name in values and not check(values[name]):
                 raise RunError(f"a calibration cannot have {name}={values[name]!r}; calibrate it again")
         levels, held_out = tuple(values["levels"]), tuple(values["held_out"])
         measured = [one is not None for one in levels]
         if len(levels) != len(held_out) or any(m > n for m, n in zip(measured, held_out, strict=True)):
             raise RunError("a calibration needs a count of held-out images for every level; calibrate it again")
-        return cls(**{**values, "levels": levels, "held_out": held_out})
+        stretches = tuple(values["stretches"]) if "stretches" in values else None
+        if stretches is not None and len(stretches) != len(levels):
+            raise RunError("a calibration needs as many stretches as levels; calibrate it again")
+        return cls(**{**values, "levels": levels, "held_out": held_out, "stretches": stretches})
 
 
 def _number(value: Any) -> bool:
@@ -174,12 +237,17 @@ def _level(value: Any) -> bool:
     return value is None or (_number(value) and 0 < value < 1)
 
 
+def _stretch(value: Any) -> bool:
+    return value is None or (_number(value) and value > 0)
+
+
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "temperature": lambda value: _number(value) and value > 0,
     "threshold": lambda value: _number(value) and 0 <= value <= 1,
     "levels": lambda values: isinstance(values, list) and all(map(_level, values)),
     "held_out": lambda values: isinstance(values, list) and all(map(_count, values)),
     "drawings": _count,
+    "stretches": lambda values: isinstance(values, list) and all(map(_stretch, values)),
 }
 
 
@@ -214,11 +282,17 @@ def calibrate(
     temperature = _temperature(real, past.temperature)
     drawn_sure = [confidence(one, temperature) for one in drawn]
     real_sure = [confidence(one, temperature) for one in real]
+    held_out = tuple(len(r) or old for r, old in zip(real, past.held_out, strict=True))
+    if len(drawn[0]) and draws_vectors(learner):
+        stretches = _stretches(drawn, real_sure, past, temperature, keep)
+        by = trusted_stretch(stretches, held_out)
+        unsure = [confidence(stretched(one, by), temperature) for one in drawn]
+        threshold = find_threshold(unsure, [1 - keep] * len(unsure), keep)
+        return Calibration(temperature, threshold, past.levels, held_out, len(drawn[0]), stretches)
     levels = tuple(
         level(d, r, keep) if len(d) and len(r) else old
         for d, r, old in zip(drawn_sure, real_sure, past.levels, strict=True)
     )
-    held_out = tuple(len(r) or old for r, old in zip(real, past.held_out, strict=True))
     if len(drawn[0]):
         threshold = find_threshold(drawn_sure, trusted_levels(levels, held_out, keep), keep)
     elif filled := [one for one in real_sure if len(one)]:
@@ -228,13 +302,30 @@ def calibrate(
     return Calibration(temperature, threshold, levels, held_out, len(drawn[0]))
 
 
+def _stretches(
+    drawn: list[Tensor], real_sure: list[Tensor], past: Calibration, temperature: float, keep: float
+) -> tuple[float | None, ...]:
+    """Per class: one for all that have held-out vectors now, together, and the old ones."""
+    before = past.stretches or (None,) * len(drawn)
+    own = [c for c, sure in enumerate(real_sure) if len(sure)]
+    if sum(len(real_sure[c]) for c in own) < FEWEST:
+        return before
+    found = find_stretch([drawn[c] for c in own], torch.cat([real_sure[c] for c in own]), temperature, keep)
+    return tuple(found if c in own else old for c, old in enumerate(before))
+
+
+def draws_vectors(learner: object) -> bool:
+    """Whether what it draws are vectors."""
+    return isinstance(learner, Samples) and learner.sample([0], 1, generator=generator(0, "kind")).dim() == 2
+
+
 def drawings_of(learner: object, seen: int, each: int, in_all: int = 0) -> int:
     """How many drawings per class are measured: `each`, or more of few classes, so that there are `in_all`.
 
     Of vectors, which are learned in a second, so many in all as `VECTORS_IN_ALL`: what is measured is one limit for
     all classes, and drawing each of hundreds of classes a thousand times would take longer than learning one.
     """
-    if isinstance(learner, Samples) and learner.sample([0], 1, generator=generator(0, "kind")).dim() == 2:
+    if draws_vectors(learner):
         return min(each, max(VECTORS, VECTORS_IN_ALL // seen))
     return max(each, in_all // seen)
 
@@ -278,7 +369,9 @@ def _past(before: Calibration | None, seen: int) -> Calibration:
     new = seen - len(before.levels)
     if new < 0:
         raise EngramError(f"the calibration before has {seen - new} classes, {seen} were seen; forget the others first")
-    return replace(before, levels=before.levels + (None,) * new, held_out=before.held_out + (0,) * new)
+    more = (None,) * new
+    stretches = None if before.stretches is None else before.stretches + more
+    return replace(before, levels=before.levels + more, held_out=before.held_out + (0,) * new, stretches=stretches)
 
 
 def _temperature(real: list[Tensor], before: float) -> float:

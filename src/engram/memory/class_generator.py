@@ -13,6 +13,7 @@ from engram.context import Shape
 from engram.gan.sampling import batch_that_fits, sample_images
 from engram.kinds import from_network, spread
 from engram.masking.masks import IN_AXIS, OUT_AXIS
+from engram.nets.grain import with_grain
 from engram.nets.graph import Graph, run_graph
 from engram.nets.pruning import shares_of_power
 from engram.seeding import generator as named_generator
@@ -35,6 +36,8 @@ class ClassGenerator:
     norms: tuple[tuple[Tensor, Tensor] | None, ...]
     head: Tensor
     bias: Tensor
+    rest: Tensor | None = None
+    """Of vectors (D,): deviations of what the head leaves out."""
 
     @property
     def latent_dim(self) -> int:
@@ -55,7 +58,8 @@ class ClassGenerator:
     def __call__(self, z: Tensor) -> Tensor:
         """(B, latent_dim) -> (B, C, H, W) in [-1, 1], or scaled vectors (B, D)."""
 
-        return run_graph(self.graph, z, self.weights, self.activate, (self.head, self.bias), biases=self.biases)
+        drawn = run_graph(self.graph, z, self.weights, self.activate, (self.head, self.bias), biases=self.biases)
+        return with_grain(drawn, z, self.rest)
 
     def activate(self, node: int, total: Tensor) -> Tensor:
         """What a node sends, of the sum that reaches it."""

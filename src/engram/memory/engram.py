@@ -66,6 +66,8 @@ class Engram:
     """In the shape that the graph says."""
     bias: Tensor
     """(channels,); of vectors (classes, D), an offset for every class"""
+    rest: Tensor | None = None
+    """Of vectors (classes, D), deviations of what the head leaves out; none from a version that left it out."""
     contents: tuple[str, ...] = ()
     """Per class, a hash of the stored bits that it depends on."""
     fingerprints: tuple[str, ...] = ()
@@ -86,6 +88,11 @@ class Engram:
     def graph(self) -> Graph:
         """How its layers hang together."""
         return graph_of(self.architecture, self.image_size)
+
+    @property
+    def heads(self) -> list[Tensor]:
+        """What turns the last node into an example."""
+        return [self.head, self.bias] if self.rest is None else [self.head, self.bias, self.rest]
 
     def binary_masks(self) -> list[Tensor]:
         """Unpacked, one a layer."""
@@ -154,6 +161,7 @@ def consolidate(
         head=own.head.detach().cpu().clone(),
         bias=own.bias.detach().cpu().clone(),
         candidates=() if seen is None else tuple(units.cpu().int() for units in seen.units if units is not None),
+        rest=None if own.rest is None else own.rest.detach().cpu().clone(),
     )
     weights = shared_weights(net if seen is None else seen.whole)
     named = list(zip(extract(engram, weights), class_indices, strict=True))
@@ -201,7 +209,7 @@ def content_hashes(engram: Engram, weights: Sequence[Tensor]) -> list[str]:
     blocks, _ = open_blocks(engram, weights)
     plain = [engram.architecture, engram.image_size, engram.latent_dim, list(engram.units), engram.variant]
     shared = hashlib.sha256(json.dumps(plain).encode())
-    by_class = [*engram.scales, *engram.shifts]
+    by_class = [*engram.scales, *engram.shifts, *([] if engram.rest is None else [engram.rest])]
     common = [*engram.masks, *engram.candidates, *blocks, engram.head]
     (by_class if engram.bias.dim() == 2 else common).append(engram.bias)
     for tensor in common:
@@ -244,7 +252,8 @@ def extract(engram: Engram, weights: Sequence[Tensor]) -> list[ClassGenerator]:
             for node in range(1, graph.nodes + 1)
         )
         bias = (engram.bias[number] if engram.bias.dim() == 2 else engram.bias).to(device)
-        nets.append(ClassGenerator(graph, tuple(folded), tuple(biases), norms, head, bias))
+        rest = None if engram.rest is None else engram.rest[number].to(device)
+        nets.append(ClassGenerator(graph, tuple(folded), tuple(biases), norms, head, bias, rest))
     return nets
 
 
@@ -274,6 +283,7 @@ def engram_state(engram: Engram) -> dict[str, Any]:
         **tensors,
         "head": engram.head,
         "bias": engram.bias,
+        **({} if engram.rest is None else {"rest": engram.rest}),
     }
 
 
@@ -283,7 +293,7 @@ def engram_of(saved: dict[str, Any]) -> Engram:
     values: dict[str, Any] = {name: tuple(saved[name].values()) for name in TENSORS}
     values |= {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     values |= {name: tuple(saved.get(name, {}).values()) for name in ("references", "candidates")}
-    return Engram(**values, head=saved["head"], bias=saved["bias"])
+    return Engram(**values, head=saved["head"], bias=saved["bias"], rest=saved.get("rest"))
 
 
 def _numbered(tensors: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -43,6 +43,7 @@ def _without_row(engram: Engram, class_index: int) -> Engram:
         scales=tuple(scale[rows] for scale in engram.scales),
         shifts=tuple(shift[rows] for shift in engram.shifts),
         bias=engram.bias[rows] if engram.bias.dim() == 2 else engram.bias,
+        rest=None if engram.rest is None else engram.rest[rows],
         contents=tuple(engram.contents[row] for row in rows),
         fingerprints=tuple(engram.fingerprints[row] for row in rows),
         noise_names=tuple(engram.noise_names[row] for row in rows),

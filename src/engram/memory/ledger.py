@@ -22,7 +22,7 @@ def ledger(net: MaskedGenerator, engrams: Sequence[Engram]) -> dict[str, int]:
     return {
         "weights": _bytes(layer.weight for layer in net.plastic),
         "masks": _bytes(part for engram in engrams for part in (*engram.masks, *engram.candidates)),
-        "heads": _bytes(part for engram in engrams for part in (engram.head, engram.bias)),
+        "heads": _bytes(part for engram in engrams for part in engram.heads),
         "normalisation": _bytes(part for engram in engrams for part in (*engram.scales, *engram.shifts)),
         "references": _bytes(drawings for engram in engrams for drawings in engram.references),
     }

@@ -84,8 +84,8 @@ def compared_classes(engrams: Sequence[Engram], weights: Sequence[Tensor]) -> di
     """By class index; a class without an engram is not in it."""
     found: dict[int, Compared] = {}
     for engram in engrams:
-        parts = (*engram.masks, *open_blocks(engram, weights)[0], engram.head, engram.bias)
-        own = (*engram.scales, *engram.shifts)
+        parts = (*engram.masks, *engram.candidates, *open_blocks(engram, weights)[0], engram.head, engram.bias)
+        own = (*engram.scales, *engram.shifts, *([] if engram.rest is None else [engram.rest]))
         size = sum(part.nbytes for part in parts) + sum(part[0].nbytes for part in own)
         for place, index in enumerate(engram.class_indices):
             before = found.get(index, Compared())

@@ -11,7 +11,7 @@ from typing import Any
 from engram.data.datasets import Check
 from engram.data.stream import class_order, partition
 from engram.experiment import checkpoint
-from engram.experiment.files import read_json
+from engram.experiment.files import CONFIG, read_json
 from engram.experiment.folder import Origin, read_origin
 from engram.experiment.records import NAME, Record
 from engram.methods.registry import find_method

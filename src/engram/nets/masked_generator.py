@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from engram.kinds import spread
 from engram.masking.growth import Rule, dcgan_init
 from engram.masking.masks import Variant, bits
+from engram.nets.grain import with_grain
 from engram.nets.graph import Graph, run_graph
 from engram.nets.growth import plan_growth
 from engram.nets.plastic_layers import PlasticLayer, mask_units
@@ -83,6 +84,8 @@ class TaskParams(nn.Module):
         self.head = nn.Parameter(head * (50 / units[-1] ** 0.5) if graph.draws_vectors else head)
         # vectors of a class lie around a point of its own, so each class has an offset
         self.bias = nn.Parameter(torch.zeros(classes, channels) if graph.draws_vectors else torch.zeros(channels))
+        # and a deviation for what the head's directions leave out of them
+        self.rest = nn.Parameter(torch.zeros(classes, channels)) if graph.draws_vectors else None
 
 
 class MaskedGenerator(nn.Module):
@@ -117,10 +120,12 @@ class MaskedGenerator(nn.Module):
         """Begin the task's own parameters where its vectors lie: (N, D), classes (N,) within the task.
 
         A unit for each of the directions in which they vary most within their classes, as far as each class does, and
-        an offset to each class's mean. What the units send is measured on noise, with the weights as they are.
+        an offset to each class's mean. What the units send is measured on noise, with the weights as they are. How far
+        each number varies beside these directions is left to a noise of its own (grain.py).
         """
         own = self.task_params
         assert own is not None
+        assert own.rest is not None
         norm, sums = own.norms[-1], list[Tensor]()
         assert isinstance(norm, ClassNorm)
         z = torch.randn(MEASURED, self.latent_dim, generator=generator).to(vectors)
@@ -136,6 +141,9 @@ class MaskedGenerator(nn.Module):
         norm.shift.zero_()
         own.head.copy_((directions * deviations) @ decorrelation(sent))
         own.bias.copy_(means - (sent.mean(0) * norm.scale) @ own.head.T)
+        beside = around - (around @ directions) @ directions.T
+        for number in range(own.classes):
+            own.rest[number] = beside[classes == number].square().mean(0).sqrt()
 
     @property
     def units(self) -> list[int]:
@@ -177,7 +185,8 @@ class MaskedGenerator(nn.Module):
         if masks is not None:
             weights = [layer.opened(mask) for layer, mask in zip(layers, masks, strict=True)]
         bias = own.bias[classes] if self.graph.draws_vectors else own.bias
-        return run_graph(self.graph, z, weights, activate, (own.head, bias), mask_edge=mask_edge, observe=observe)
+        drawn = run_graph(self.graph, z, weights, activate, (own.head, bias), mask_edge=mask_edge, observe=observe)
+        return with_grain(drawn, z, None if own.rest is None else own.rest[classes])
 
     def _close(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """DGMa: a unit that no edge opens sends exactly 0 onwards, whatever shift its normalisation has."""

@@ -122,4 +122,5 @@ def _task_params_of(net: MaskedGenerator) -> list[tuple[nn.Parameter, Axes]]:
     for node, norm in enumerate(task_params.norms, start=1):
         assert isinstance(norm, ClassNorm)
         found += [(norm.scale, {1: node}), (norm.shift, {1: node})]
-    return [*found, (task_params.head, {IN_AXIS[graph.head.layout]: graph.nodes}), (task_params.bias, {})]
+    found += [(task_params.head, {IN_AXIS[graph.head.layout]: graph.nodes}), (task_params.bias, {})]
+    return found if task_params.rest is None else [*found, (task_params.rest, {})]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engram.evaluation.paper import TABLE_2, paper_accuracy
 from engram.report.gather import BOTH
-from engram.report.groups import DEFAULT, SECTIONS, TITLES, Group, Mean, main, setting, stored
+from engram.report.groups import DEFAULT, SECTIONS, TITLES, VECTORS, Group, Mean, main, setting, stored
 
 NOTHING = "–"
 NONE_YET = "No run has such records yet.\n"
@@ -50,7 +50,7 @@ class Place:
 
 def in_order(groups: Iterable[Group]) -> list[Group]:
     """Data set by data set; there bounds, strict methods, those that store images; there the default first."""
-    sets, kinds = list(TITLES), (SECTIONS[2], SECTIONS[0], SECTIONS[1])
+    sets, kinds = [*TITLES, *VECTORS], (SECTIONS[2], SECTIONS[0], SECTIONS[1])
 
     def key(g: Group) -> tuple[object, ...]:
         known = sets.index(g.data.name) if g.data.name in sets else len(sets)

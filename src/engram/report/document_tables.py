@@ -36,7 +36,7 @@ from engram.report.document_rows import (
 from engram.report.document_trust import privacy, trust, unknown
 from engram.report.frontier import MB, core_seconds
 from engram.report.gather import BOTH, Run
-from engram.report.groups import TITLES, Group, Mean, alike_but, one_per_method, setting
+from engram.report.groups import TITLES, VECTORS, Group, Mean, alike_but, folder_of, one_per_method, setting
 
 LONG_STREAM = (1, 2, 5, 10, 20, 30, 40, 50, 100, 200, 500, 1000)
 """Tasks at which the cost of a long stream is shown."""
@@ -211,6 +211,30 @@ def long_stream(place: Place) -> str:
     return table(columns, rows)
 
 
+def vector_stream(place: Place) -> str:
+    """What a class costs as a stream of vectors goes on: DGM on the set with most classes, its means over seeds."""
+    groups = [g for g in place.current if g.data.name in VECTORS and g.method.startswith("dgm") and g.finished]
+    most = max((g.data.classes for g in groups), default=0)
+    rows = []
+    for g in (g for g in groups if g.data.classes == most and g.runs[0].timing):
+        tasks = [timing.task for timing in g.runs[0].timing]
+        for task in sorted({tasks[0], tasks[len(tasks) // 2], tasks[-1]}):
+            new, seen = len(g.runs[0].head.tasks[task]), g.runs[0].head.seen(task)
+            spent = mean_cell(g.mean(partial(_seconds_at, task=task)), 2, 1 / new)
+            kept = mean_cell(g.mean(partial(_bytes_at, task=task)), 1, 1e-3 / seen)
+            rows.append([text(g.data.title), method_cell(g), place.link(g), str(seen), spent, kept, g.seeds])
+    columns = ["data", "method", "label", "classes", "seconds of one core a class", "kept, kB a class", "seeds"]
+    return table(columns, rows)
+
+
+def _seconds_at(run: Run, task: int) -> float | None:
+    return next((timing.cpu for timing in run.timing if timing.task == task), None)
+
+
+def _bytes_at(run: Run, task: int) -> float | None:
+    return sum(run.memory[task].values()) if task in run.memory else None
+
+
 def machines(place: Place) -> str:
     """Where the current runs were made."""
     runs = [run for g in place.current for run in g.runs]
@@ -300,7 +324,7 @@ def _index(place: Place, groups: Sequence[Group]) -> str:
 
 TABLES: dict[str, Callable[[Place], str]] = {
     "readme": readme,
-    **{f"accuracy-{name}": partial(accuracy, name=name) for name in TITLES},
+    **{f"accuracy-{folder_of(name)}": partial(accuracy, name=name) for name in (*TITLES, *VECTORS)},
     "repeated": repeated,
     "sizes": sizes,
     "retention": retention,
@@ -314,6 +338,7 @@ TABLES: dict[str, Callable[[Place], str]] = {
     "unknown": unknown,
     "privacy": privacy,
     "long-stream": long_stream,
+    "vector-stream": vector_stream,
     "machines": machines,
     "paper-2": paper_2,
     "paper-3": paper_3,

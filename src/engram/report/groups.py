@@ -20,6 +20,12 @@ TITLES = {
     "cifar10": "CIFAR-10",
     "imagenet50": "ImageNet-50",
 }
+VECTORS = {
+    "npz:clinc150-minilm.npz": "CLINC150 by MiniLM",
+    "npz:banking77-minilm.npz": "BANKING77 by MiniLM",
+    "npz:cifar10-mobilenet.npz": "CIFAR-10 by MobileNetV2",
+}
+"""Sets of embeddings that are no part of the package: a file by this name, made as REPRODUCIBILITY.md says."""
 SECTIONS = ("Strict", "With stored samples", "Bounds")
 DEFAULT = "default"
 """The label of the configuration that stands for its method on a data set."""
@@ -35,6 +41,15 @@ class Mean:
     std: float | None
     """Between seeds (n - 1); None for one seed."""
     n: int
+
+
+def folder_of(name: str) -> str:
+    """Where the results of a data set lie.
+
+    >>> folder_of("mnist"), folder_of("npz:clinc150-minilm.npz")
+    ('mnist', 'clinc150-minilm')
+    """
+    return name.removeprefix("npz:").removesuffix(".npz")
 
 
 def mean_of(values: Sequence[float]) -> Mean | None:
@@ -69,7 +84,8 @@ class Data:
             self.variant, self.variant
         )
         part = f"{self.classes} of {self.total} classes" if self.classes < self.total else ""
-        return ", ".join(filter(None, [TITLES.get(self.name, self.name), variant, part, self.mark]))
+        known = {**TITLES, **VECTORS}.get(self.name, self.name)
+        return ", ".join(filter(None, [known, variant, part, self.mark]))
 
     @property
     def slug(self) -> str:
