@@ -42,7 +42,7 @@ from engram.report.gather import gather
 TINY: dict[str, Any] = {
     "gan.epochs": 3, "gan.steps": 6, "gan.batch_size": 8, "generator.width": 2, "generator.latent_dim": 8,
     "generator.bn_batches": 1, "critic.width": 4, "critic.penalty_stride": 2, "masks.max_units_ratio": 0.0,
-    "replay.images": 32,
+    "replay.images": 32, "masks.fraction": 0.5, "masks.lambda_ru": 0.0,
 }  # fmt: skip
 CLASSIFIER: dict[str, Any] = {"classifier.epochs": 3, "classifier.width": 4, "classifier.batch_size": 8}
 COMMON: dict[str, Any] = {"runtime.threads": 1, "runtime.checkpoint_seconds": 0.02}
