@@ -102,7 +102,8 @@ class Watch:
 def _asks_for_our_commit(args: tuple[Any, ...]) -> bool:
     """`git -C <our own folder>`, by which a run's environment tells the code's commit."""
     command = args[1] if len(args) > 1 and isinstance(args[1], list) else []
-    return command[:2] == ["git", "-C"] and str(command[2]).startswith(OURS)
+    where = command[command.index("-C") + 1] if "-C" in command else ""
+    return command[:1] == ["git"] and str(where).startswith(OURS)
 
 
 def _is_written(mode: Any, flags: Any) -> bool:

@@ -8,37 +8,33 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
-import torch
 from safetensors.torch import load
 
 from engram import Model, load_dataset
+from engram.cli import call
 from engram.data import fetch, sources
 from engram.data.backbone import Backbone
-from engram.data.datasets import check, survey
-from engram.data.formats import decode_image, holds_vectors
+from engram.data.datasets import check, holds_vectors, survey
 from engram.data.select import select
 from engram.errors import EngramError
 from engram.experiment import checkpoint
-from engram.experiment.folder import environment_of, note_environment, read_origin
 from engram.experiment.loop import Interrupted, Stop
-from engram.experiment.records import read_records
 from engram.experiment.request import Request
 from engram.experiment.run import execute
 from engram.experiment.summary import summarise
 from engram.model import audit as audits
 from engram.model import file as models
 from engram.model import intake
-from engram.model.card import card
-from engram.model.card_page import as_html, as_markdown
 from engram.model.inputs import as_images
-from engram.model.verify import verify
 from engram.presets import read_preset
 from engram.report import build as page
 from engram.report import charts
@@ -48,7 +44,7 @@ from fuzzing.edits import Files
 
 LONGEST = 1000
 """Characters of an error."""
-CPU = torch.device("cpu")
+RUN = Path("run")
 
 
 @dataclass(frozen=True)
@@ -89,6 +85,23 @@ def told(*acts: Callable[[], object]) -> list[str]:
     return lines
 
 
+class Refused(EngramError):
+    """What a command says before it ends with 2."""
+
+
+def command(*words: str) -> Callable[[], None]:
+    """A command as a person calls it; what it says of a mistake is one line. A check that fails is an answer."""
+
+    def act() -> None:
+        shown, wrong = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(wrong):
+            code = call(list(words))
+        if code == 2:
+            raise Refused(wrong.getvalue().removesuffix("\n"))
+
+    return act
+
+
 # ---------------------------------------------------------------- data
 
 
@@ -108,7 +121,7 @@ def _named(name: str) -> Callable[[Path], list[str]]:
 
 def _npz(folder: Path) -> list[str]:
     path = folder / "data.npz"
-    holds_vectors(path)
+    holds_vectors(f"npz:{path}")
     lines = told(lambda: load_dataset(f"npz:{path}"), lambda: check(f"npz:{path}"), lambda: intake.files(str(path)))
     with contextlib.suppress(EngramError):  # images are no vectors
         as_images(path, (3,))
@@ -117,9 +130,7 @@ def _npz(folder: Path) -> list[str]:
 
 def _images(folder: Path) -> list[str]:
     paths = list((folder / "set").rglob("*.*"))
-    decoded = [
-        lambda path=path, channels=channels: decode_image(path, channels) for path in paths for channels in (1, 3)
-    ]
+    decoded = [partial(as_images, path, (channels, 32, 32)) for path in paths for channels in (1, 3)]
     return told(*decoded, lambda: load_dataset("folder:set"), lambda: check("folder:set"), lambda: intake.files("set"))
 
 
@@ -193,51 +204,38 @@ def _opened(path: Path) -> None:
 
 
 def _config(folder: Path) -> list[str]:
-    at = Path("run")
+    file = Path("run/config.json")
     return told(
-        lambda: read_origin(at),
-        lambda: Request(file=at / "config.json").config(),
-        lambda: _opened(at),
-        _reported,
-        _resumed,
+        lambda: Request(file=file).config(), lambda: _opened(RUN), command("verify", "run"), _reported, _resumed
     )
 
 
 def _records(folder: Path) -> list[str]:
-    at = Path("run")
-    return told(
-        lambda: list(read_records(at)), lambda: summarise(at), _reported, lambda: _opened(at), _checked(at), _resumed
-    )
+    return told(lambda: summarise(RUN), _reported, lambda: _opened(RUN), command("verify", "run"), _resumed)
 
 
 def _checkpoint(folder: Path) -> list[str]:
-    at = Path("run")
-    return told(lambda: checkpoint.load(at), lambda: _opened(at), _checked(at), _resumed)
+    return told(lambda: _opened(RUN), command("verify", "run"), command("card", "run"), _resumed)
 
 
 def _environment(folder: Path) -> list[str]:
-    at = Path("run")
-    return told(lambda: environment_of(at), _reported, lambda: _opened(at), lambda: note_environment(at, CPU))
-
-
-def _checked(path: Path, audit: Path | None = None) -> Callable[[], object]:
-    """A failed check is an answer; its text is shown, so it has to be a line as well."""
-
-    def act() -> None:
-        for line in verify(path, audit):
-            if "\n" in line.detail:
-                raise NotOneLine(f"{line.what}: {line.detail[:300]!r}")
-
-    return act
+    return told(_reported, lambda: _opened(RUN), command("verify", "run"), _resumed)
 
 
 def _seal_run(files: Files) -> None:
-    """The checkpoint's checksums."""
+    """The checkpoint's checksums: of the tensors, and where it says so of the configuration and of the records."""
     whole = json.loads(files["run/checkpoint.json"])
-    name = f"run/{whole['body']['file']}"
-    if name in files:
-        whole["body"]["sha256"] = hashlib.sha256(files[name]).hexdigest()
-    whole["digest"] = checkpoint._digest(whole["body"])
+    body = whole["body"]
+    if (name := f"run/{body['file']}") in files:
+        body["sha256"] = hashlib.sha256(files[name]).hexdigest()
+    if "config_sha256" in body:
+        body["config_sha256"] = hashlib.sha256(files["run/config.json"]).hexdigest()
+    if "records_sha256" in body["meta"]:
+        body["meta"] |= {
+            "records": len(files["run/records.jsonl"]),
+            "records_sha256": hashlib.sha256(files["run/records.jsonl"]).hexdigest(),
+        }
+    whole["digest"] = checkpoint._digest(body)
     files["run/checkpoint.json"] = json.dumps(whole).encode()
 
 
@@ -246,13 +244,7 @@ def _seal_run(files: Files) -> None:
 
 def _model(folder: Path) -> list[str]:
     path = Path("m.engram")
-
-    def shown() -> None:
-        made = card(Model.open(path), path)
-        as_html(made)
-        as_markdown(made)
-
-    return told(lambda: _opened(path), _checked(path), shown)
+    return told(lambda: _opened(path), command("verify", str(path)), command("card", str(path)))
 
 
 def _seal_model(files: Files) -> None:
@@ -278,7 +270,7 @@ def _hub(folder: Path) -> list[str]:
 
 def _audit(folder: Path) -> list[str]:
     first = json.loads((folder / "first.txt").read_text())
-    return told(lambda: audits.read(folder / "m.audit", first), _checked(Path("m.engram"), Path("m.audit")))
+    return told(lambda: audits.read(folder / "m.audit", first), command("verify", "m.engram", "--audit", "m.audit"))
 
 
 def _seal_audit(files: Files) -> None:
@@ -296,8 +288,8 @@ READERS: dict[str, Reader] = {
     "listing": Reader(good.listing, _listing, "list.csv", inputs=60),
     "archives": Reader(good.archives, _archive, inputs=60),
     "preset": Reader(good.preset, _preset, inputs=200),
-    "config": Reader(good.run_folder, _config, "run/config.json"),
-    "records": Reader(good.run_folder, _records, "run/records.jsonl"),
+    "config": Reader(good.run_folder, _config, "run/config.json", _seal_run),
+    "records": Reader(good.run_folder, _records, "run/records.jsonl", _seal_run),
     "checkpoint": Reader(good.run_folder, _checkpoint, "run/checkpoint*", _seal_run),
     "environment": Reader(good.run_folder, _environment, "run/environment.json", inputs=40),
     "model": Reader(good.model, _model, seal=_seal_model),
