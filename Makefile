@@ -1,5 +1,7 @@
 # make demo    the main job on the embedded digits
 # make test    ruff, mypy --strict, pytest; `make lint` leaves pytest out
+# make fuzz    broken files for every reader, MINUTES=30; what failed lies in build/fuzz/; Linux
+# make soak    runs and models that are killed at random and go on, MINUTES=120, on two cores; what was lost: build/soak/
 # make bench   speed and cost on this machine, which should be idle: 8 to 12 minutes
 # make bench-accuracy    seconds to accuracy on MNIST: trains for real, half an hour or more; ENGRAM_DATA
 # make docs    pages of the public names, in build/docs/
@@ -14,7 +16,7 @@ BIN := .venv/bin
 CODE := src tests examples benchmarks docs
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test lint bench bench-accuracy docs install dist clean
+.PHONY: demo test lint fuzz soak bench bench-accuracy docs install dist clean
 
 demo: install
 	$(BIN)/engram run --dataset digits --method dgmw --out runs/demo-$(STAMP)
@@ -28,6 +30,12 @@ lint: install
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
+
+fuzz: install
+	PYTHONPATH=tests $(BIN)/python -m fuzzing --minutes $(or $(MINUTES),30) --jobs $(or $(JOBS),1) --seed $(or $(SEED),1)
+
+soak: install
+	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),120) --jobs $(or $(JOBS),2) --seed $(or $(SEED),0)
 
 bench: install
 	$(BIN)/python benchmarks/start.py
