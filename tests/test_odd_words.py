@@ -48,7 +48,7 @@ def test_odd_words_end_in_one_line(
     image = next((made / "may" / "mug").iterdir())
     stands = {"M": tmp_path / "m.engram", "R": made / "run", "I": image, "O": tmp_path / "o", "N": tmp_path / "none"}
     stands["X"] = tmp_path / "new.engram"
-    for odd in draws.sample(ODD, 8):
+    for odd in draws.sample(ODD, 4):
         words = [odd if word == "?" else str(stands.get(word, word)) for word in command.split()]
         capsys.readouterr()
         with at_most(100):

@@ -185,7 +185,6 @@ LED_HERE = (
     "",
     "[",
     "a b",
-    "0x7f.1",
 )
 
 
@@ -234,8 +233,8 @@ def test_odd_requests_get_a_clean_status(quiet: None) -> None:
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get", "X" * 100):
             status, headers, _ = ask(server, method=method)
             assert (status, headers["Allow"]) == (405, "GET, HEAD"), method
-        for path in ("/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/%00", "/index.html%00.svg", "//etc/passwd", "/a\\..\\b",
-                     "/" + "x" * 60_000, "/" + "%41" * 10_000, "http://evil.example/", "/index.html/"):  # fmt: skip
+        above = ("/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/a\\..\\b", "/index.html/")
+        for path in (*above, "/%00", "/index.html%00.svg", "/" + "x" * 60_000, "/" + "%41" * 10_000):
             assert ask(server, path)[0] == 404, path[:40]
         own = b"Host: localhost\r\n"
         for request, codes in (

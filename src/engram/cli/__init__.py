@@ -17,6 +17,7 @@ from typing import NoReturn
 from engram.cli.parser import build_parser
 from engram.cli.shared import complain
 from engram.errors import ConfigError, EngramError
+from engram.values import shown
 
 SHOWN = "backslashreplace"
 
@@ -82,6 +83,8 @@ def _out_of_memory(error: Exception) -> bool:
 
 def _act(words: list[str] | None) -> int:
     parser = build_parser()
+    if odd := [word for word in words or () if "\0" in word]:  # no shell hands one on, and no path may hold one
+        raise ConfigError(f"{shown(odd[0])} holds a zero byte, which no word can")
     chosen = parser.parse_args(words)
     if chosen.version:
         from engram import __version__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,6 +41,8 @@ def complain(text: str) -> None:
 
 def require_other_file(flag: str, out: Path, model: Path) -> None:
     """What a command writes may not take the place of the model that it reads."""
+    if os.path.isdir(out):
+        raise ConfigError(f"{flag} {out} is a folder; name a file")
     if out.exists() and model.exists() and out.resolve() == model.resolve():
         raise ConfigError(f"{flag} {out} is the model itself; name another file")
 
