@@ -505,7 +505,7 @@ def test_copies_are_counted_and_said(tmp_path: Path) -> None:
     images[6], images[7] = images[0], images[11]
     assert copies(save(np.concatenate([images[2:3], GREY[20:23]]), four[[3, 0, 1, 2]])) == (
         "1 of 4 test images are training images too and "
-        "2 different images under two labels or more (first: '0' and '1'), at 32x32"
+        "3 images under two labels or more (first: '0' and '1'), at 32x32"
     )
     features = np.eye(8, dtype=np.float32)
     np.savez(path, features=features, labels=LABELS[:8] % 2, test_features=features[:2], test_labels=LABELS[:2] % 2)

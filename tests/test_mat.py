@@ -46,7 +46,7 @@ def array(
     flags: int = 0,
     small: bool = False,
 ) -> bytes:
-    data = values.astype(values.dtype.newbyteorder(order)).tobytes(order="F")
+    data = values.astype(np.dtype(f"{order}{values.dtype.str[1:]}")).tobytes(order="F")
     sizes = struct.pack(f"{order}{len(shape or values.shape)}i", *(shape or values.shape))
     fields = [
         element(6, struct.pack(f"{order}II", class_ | flags, 0), order),
