@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import clock
-from engram.data.formats import read_npz
+from engram.data.npz import read_npz
 from engram.model.model import Model
 
 EACH = 100
