@@ -16,6 +16,7 @@ from engram.config import groups_of
 from engram.data.datasets import load_dataset
 from engram.data.stream import ClassStream, Task
 from engram.errors import ConfigError
+from engram.evaluation import metrics
 from engram.evaluation.evaluate import evaluate
 from engram.experiment.checkpoint import fingerprint
 from engram.experiment.records import read_records
@@ -394,7 +395,7 @@ def test_a_t_is_recorded_as_the_authors_report_it_too(tmp_path: Path) -> None:
     own = {"classifier.epochs": 1, "stream.order": "0,1,2", "stream.first_task": 2}
     folder = execute(Request("digits", "finetune", settings=own), tmp_path / "run")
     (*_, last) = (record for record in read_records(folder) if record["kind"] == "evaluation")
-    counts = torch.tensor(last["confusion"]).double()
+    counts = torch.tensor(metrics.counts(last["confusion"])).double()
     first = float(counts.diagonal()[:2].sum() / counts[:2].sum())
     second = float(counts[2, 2] / counts[2].sum())
     assert last["task_mean"] == pytest.approx((first + second) / 2)

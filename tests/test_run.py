@@ -23,6 +23,7 @@ from conftest import SMALL_GAN, saved_bits, write_npz
 from engram.config import Config
 from engram.data.stream import Task
 from engram.errors import ConfigError, DataError, DivergedError, InUseError, RunError, StrictnessError
+from engram.evaluation import metrics
 from engram.experiment import checkpoint
 from engram.experiment.loop import Interrupted, Stop
 from engram.experiment.progress import BAR_WIDTH, ConsoleDisplay, Display, accuracy_table
@@ -75,7 +76,7 @@ def test_a_run_leaves_its_whole_story(npz: Path, tmp_path: Path, method: str) ->
     assert environment[0]["threads"] == 1
     assert environment[0]["versions"]["torch"] == torch.__version__
     last = next(r for r in reversed(records) if r["kind"] == "evaluation")
-    assert sum(map(sum, last["confusion"])) == 32
+    assert sum(map(sum, metrics.counts(last["confusion"]))) == 32
     # joint training learns all classes; fine-tuning forgets, even if two short epochs do not wipe out everything
     assert last["accuracy"] > 0.9 if method == "joint" else last["accuracy"] < 0.7
 

@@ -17,20 +17,22 @@ MOST = 5000
 
 
 def as_plain(confusion: Counts) -> list[list[int]] | dict[str, Any]:
-    """For a record, whole or in short form, whichever is shorter: most classes are never taken for most others.
+    """For a record, whole, or in short form where that is less than half as long: most classes are never taken for most
+    others.
 
     The short form has the images that were answered rightly, a number a class; and of the others, class by class, for
     what they were taken and how many, in turn.
 
     >>> as_plain([[8, 2], [0, 30]])
     [[8, 2], [0, 30]]
-    >>> as_plain([[9, 0, 0, 0, 0, 0], [0, 9, 0, 0, 0, 0], [1, 0, 5, 0, 0, 3]] + [[0, 0, 0, 9, 0, 0]] * 3)["wrong"][:4]
-    [[], [], [0, 1, 5, 3], []]
+    >>> short = as_plain([[9 * (i == j) for j in range(29)] for i in range(28)] + [[1] + [0] * 26 + [3, 5]])
+    >>> short["right"][-3:], short["wrong"][-3:]
+    ([9, 9, 5], [[], [], [0, 1, 27, 3]])
     """
     whole = [list(row) for row in confusion]
     wrong = [[x for j, n in enumerate(row) if n and i != j for x in (j, n)] for i, row in enumerate(whole)]
     short = {"right": [row[i] for i, row in enumerate(whole)], "wrong": wrong}
-    return whole if len(json.dumps(whole)) <= len(json.dumps(short)) else short
+    return whole if len(json.dumps(whole)) <= 2 * len(json.dumps(short)) else short
 
 
 def counts(plain: Any) -> list[list[int]]:
