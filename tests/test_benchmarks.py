@@ -13,9 +13,11 @@ import torch
 from torch.nn import functional as F
 
 import accuracy
+import classes
 import clock
 import fast_forward
 import ladder
+import permutations
 import predict
 import reference
 import sampling
@@ -282,3 +284,45 @@ def test_photographs_that_are_made_up_compress_like_real_ones() -> None:
     sizes = [len(predict.as_jpeg(predict.photograph(seed))) for seed in range(2)]
     assert all(36e3 < size < 69e3 for size in sizes), sizes
     assert predict.photograph(0).shape == (400, 500, 3)
+
+
+def test_a_learner_that_sees_a_part_is_brought_forward_with_masks_inside_it() -> None:
+    """And what a step trains at a late task is no larger than the bound."""
+    recorded = fast_forward.read_run(fast_forward.RUNS[1], {"masks.candidates": 1.5})
+    width = recorded.settings.generator.width
+    most = [round(1.5 * width * multiple) for multiple in recorded.graph.multiples]
+    learner = fast_forward.advance(fast_forward.new_learner(recorded), recorded, 12, batch=2)
+    assert all(n > limit for n, limit in zip(learner.net.units, most, strict=True))
+    assert all(list(engram.units) == most for engram in learner.engrams[2:])
+    assert learner.retention() == []
+    for fixed in (False, True):
+        trainer = step.trainer_of(learner, recorded, fixed=fixed)
+        units = trainer.subnetwork.units if trainer.subnetwork is not None else trainer.net.units
+        assert all(n <= limit for n, limit in zip(units, most, strict=True))
+    assert trainer.fixed
+
+
+def test_permuted_images_have_the_same_pixels_in_an_order_of_their_own() -> None:
+    images = torch.arange(2 * 3 * 16).view(2, 3, 4, 4).to(torch.uint8).numpy()
+    same, *others = permutations.orders(16, 3)
+    assert (permutations.permuted(images, same) == images.transpose(0, 2, 3, 1)).all()
+    for order in others:
+        found = permutations.permuted(images, order)
+        for n in range(2):
+            for c in range(3):
+                flat = images[n, c].reshape(-1).tolist()
+                assert found[n, :, :, c].reshape(-1).tolist() == [flat[place] for place in order.tolist()]
+    assert len({tuple(order.tolist()) for order in (same, *others)}) == 3
+    labels = torch.tensor([1, 0, 1, 1, 0]).numpy()
+    assert permutations.first_of_each(labels, 2).tolist() == [0, 1, 2, 4]
+    assert permutations.first_of_each(labels, 0).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="what a process holds is read from Linux's /proc")
+def test_what_many_classes_cost_is_told_task_by_task() -> None:
+    found = classes.costs(3, "vectors", "dgmw", {})
+    assert len(found) == 3
+    for cost in found:
+        assert min(cost.learning, cost.evaluation, cost.resident, cost.checkpoint, cost.records) > 0
+        assert cost.seconds == pytest.approx(cost.learning + cost.evaluation + cost.saving)
+    assert classes.at([classes.Cost(*[float(n)] * 6) for n in range(1, 10)], 5).resident == 5.0
