@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -458,3 +459,15 @@ def test_another_format_is_refused_with_one_sentence(
         assert str(caught.value) == said
     assert [(line.what, line.ok, line.detail) for line in verify(folder)] == [("integrity", False, said)]
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, "and nothing was touched"
+
+
+def test_a_pipe_or_a_device_never_gives_its_place_to_a_file(tmp_path: Path) -> None:
+    place = tmp_path / "pipe"
+    os.mkfifo(place)
+    with pytest.raises(RunError, match="a device or a pipe"), files.os_errors(place):
+        files.write_atomically(place, b"whole")
+    (tmp_path / "file").write_bytes(b"whole")
+    with pytest.raises(RunError, match="a device or a pipe"), files.os_errors(place):
+        files.move(tmp_path / "file", place)
+    assert stat.S_ISFIFO(place.stat().st_mode)
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "file"}

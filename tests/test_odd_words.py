@@ -15,7 +15,7 @@ __all__ = ["made"]  # a fixture
 
 ODD = [
     "", " ", "-", "--", "=", ".", "..", "/", "~", "*", "0", "-1", "1e999", "nan", "9" * 5000, "٣", "\0", "\n",
-    "\x1b[31m", "\udcff", "x" * 300, "a,b", ",,", "{}", "[]", "null", "True", "../../etc/passwd", "/dev/null",
+    "\x1b[31m", "\udcff", "x" * 300, "a,b", ",,", "{}", "[]", "null", "True", "../../etc/passwd", "/dev/null/x",
     "/dev/full", "/dev/zero", "file:///x", "npz:", "folder:", "npz:/dev/zero", "folder:\0", "a=b", "stream.order=",
     "classifier.epochs=-0", "-h1", "😀", "mnist\0", "1_0",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -41,6 +42,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """The same, for what is written piece by piece."""
+    _require_ordinary(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -52,6 +54,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         remove(temporary)
         raise
     clear_left_overs(path)
+
+
+def _require_ordinary(path: Path) -> None:
+    """A rename would put a file in the place of a device or a pipe: whoever may do so would lose /dev/null for all."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is a device or a pipe, no file", str(path))
 
 
 def clear_left_overs(path: Path) -> None:
@@ -80,6 +88,7 @@ def _is_alive(process: int) -> bool:
 
 def move(source: Path, target: Path) -> None:
     """Rename a file that is safely on disc, within one file system; what was there before is replaced."""
+    _require_ordinary(target)
     source.replace(target)
     _sync_folder(target.parent)
 
