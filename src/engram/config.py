@@ -143,8 +143,8 @@ class StreamSettings(Group):
         at_least=0,
         below=1,
     )
-    tuned_on: str = setting(
-        "", "by which images these settings were chosen, for the records; empty: as the preset says of itself"
+    tuned_on: str | None = setting(
+        None, "by which images these settings were chosen, for the records; none: what the preset says of itself"
     )
 
 
@@ -327,7 +327,7 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 
 ADDED: dict[str, dict[str, Any]] = {
-    "stream": {"validation": 0.0, "development": False, "tuned_on": ""},
+    "stream": {"validation": 0.0, "development": False, "tuned_on": None},
     "masks": {
         "alpha": "entries",
         "growth": "refill",

@@ -50,7 +50,7 @@ class Request:
             return compose(stored, {**self.said, **self.settings})
         method = self.method or Config().method
         own = read_preset(self.file, str(self.file))
-        settings = {"stream.tuned_on": own.tuned_on, **own.settings(method), **self.settings}
+        settings = {"stream.tuned_on": own.tuned_on or None, **own.settings(method), **self.settings}
         return configure(**{**self.said, "method": method}, settings=settings)
 
     def over(self, stored: Config, folder: Path) -> Config:
