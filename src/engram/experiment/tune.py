@@ -370,10 +370,9 @@ def _write_best(search: Search, trials: Sequence[Trial]) -> None:
 def as_toml(search: Search, best: Trial) -> str:
     """In the shape of `engram list presets`: what `engram run --config` takes."""
     groups = groups_of(search.config(best.settings, development=False))
-    stream = {name: value for name, value in vars(groups.pop("stream")).items() if value is not None}
+    said = vars(groups.pop("stream")).items()
+    stream = {name: value for name, value in said if value is not None and name not in ("development", "tuned_on")}
     del groups["runtime"]
-    for name in ("development", "tuned_on"):
-        del stream[name]
     lines = [
         f"# Trial {best.number} of {search.trials}, the best: {100 * best.score:.2f} % of held-out training images.",
         f"description = {_value(f'{search.method} on {search.dataset}, found by engram tune')}",
