@@ -15,6 +15,7 @@ from conftest import SMALL_GAN, Interrupt, context, write_npz
 from engram.config import ClassifierSettings
 from engram.data.datasets import Dataset, load_dataset
 from engram.data.stream import ClassStream
+from engram.errors import RunError
 from engram.experiment.checkpoint import fingerprint as state_fingerprint
 from engram.masking.masks import IN_AXIS, OUT_AXIS, Variant
 from engram.memory.class_generator import unit_shares
@@ -201,6 +202,21 @@ def test_the_list_of_units_is_part_of_what_a_class_depends_on(tiny: Dataset) -> 
     first = saved["candidates"]["0"]
     first[0] = next(n for n in range(dgm.net.units[0]) if n not in first.tolist())
     assert content_hashes(engram_of(saved), weights) != list(engram.contents)
+
+
+@pytest.mark.parametrize("damage", ["beyond", "below", "shorter"])
+def test_a_list_that_does_not_fit_the_network_is_refused_when_it_is_loaded(tiny: Dataset, damage: str) -> None:
+    dgm = learner("units", "dcgan", 1.5)
+    for task in ClassStream(tiny, 2):
+        dgm.learn(task)
+    state = copy.deepcopy(dgm.state())
+    held = state["engrams"]["1"]["candidates"]
+    if damage == "shorter":
+        held["0"] = held["0"][:-1]
+    else:
+        held["0"][-1] = 10**6 if damage == "beyond" else -1
+    with pytest.raises(RunError, match=r"^an engram of \d+ units names .*; take a backup$"):
+        learner("units", "dcgan", 1.5).load(state)
 
 
 @EITHER

@@ -42,6 +42,12 @@ class CompactNets(Sequence[list[ClassGenerator]]):
             self.places[index].append((len(self.engrams), row))
         self.engrams.append(engram)
 
+    def make_all(self) -> CompactNets:
+        """Make each once, as after loading: an engram that does not fit the network is noticed then, not later."""
+        for number in range(len(self.engrams)):
+            self._of(number)
+        return self
+
     def __len__(self) -> int:
         return len(self.places)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engram.errors import RunError
 from engram.gan.sampling import SAMPLE_BATCH, batch_that_fits
 from engram.masking.growth import leading_block
 from engram.masking.masks import IN_AXIS, OUT_AXIS, Layout, Variant, pack_bits, unpack_bits
@@ -189,7 +190,9 @@ def open_blocks(engram: Engram, weights: Sequence[Tensor]) -> tuple[list[Tensor]
     for edge, weight, mask in zip(graph.edges, weights, masks, strict=True):
         layout = edge.operation.layout
         if engram.candidates:
-            block = cut(weight.cpu(), {IN_AXIS[layout]: edge.source, OUT_AXIS[layout]: edge.target}, engram.places)
+            axes = {IN_AXIS[layout]: edge.source, OUT_AXIS[layout]: edge.target}
+            _require_there(engram, weight, axes)
+            block = cut(weight.cpu(), axes, engram.places)
         else:
             block = leading_block(weight, units[edge.source], units[edge.target], layout).cpu()
         if engram.variant == "weights":
@@ -199,6 +202,20 @@ def open_blocks(engram: Engram, weights: Sequence[Tensor]) -> tuple[list[Tensor]
         sources, targets = (reachable[node].nonzero().squeeze(1) for node in (edge.source, edge.target))
         blocks.append(block.index_select(IN_AXIS[layout], sources).index_select(OUT_AXIS[layout], targets))
     return blocks, reachable
+
+
+def _require_there(engram: Engram, weight: Tensor, axes: Mapping[int, int]) -> None:
+    """That a network has the units that an engram names: a file may have been changed by hand."""
+    for axis, node in axes.items():
+        places = engram.places[node]
+        if places is None:
+            continue
+        units, there = engram.units[node - 1], weight.shape[axis]
+        if len(places) != units or not ((places >= 0) & (places < there)).all():
+            raise RunError(
+                f"an engram of {units} units names {len(places)}, not all of them among the network's {there}: "
+                "its file was changed by hand; take a backup"
+            )
 
 
 def content_hashes(engram: Engram, weights: Sequence[Tensor]) -> list[str]:

@@ -429,7 +429,7 @@ class DGM:
             layer.restore_(saved, device)
         self.engrams = [engram_of(saved) for saved in state["engrams"].values()]
         self.forgotten = state.get("forgotten", 0)
-        self.nets, self.relied_on = CompactNets(self.net, self.engrams), None
+        self.nets, self.relied_on = CompactNets(self.net, self.engrams).make_all(), None
         if self.statistics is not None:
             self.statistics.load(state["statistics"])
         self.trainer = self.pool = self.critic = self.net.task_params = None
