@@ -21,6 +21,8 @@ DISTRIBUTION = "engram-continual"
 
 LONGEST = 60
 """Characters of a name in an error."""
+LINE = 1000
+"""Characters of an error."""
 
 
 class EngramError(Exception):
@@ -32,9 +34,19 @@ class EngramError(Exception):
     ... except EngramError as error:
     ...     print(str(error).partition("?")[0])
     unknown data set 'digit': did you mean 'digits'
+
+    It quotes what a file says of itself, which may be anything of any length: it is one line all the same.
+
+    >>> str(EngramError("m.engram is of format 1\\n2; update Engram")), len(str(EngramError("x" * 10**6)))
+    ('m.engram is of format 1 2; update Engram', 1000)
     """
 
     exit_code = 2
+
+    def __init__(self, what: object = "") -> None:
+        line = " ".join(str(what).splitlines())
+        # the remedy stands at the end
+        super().__init__(line if len(line) <= LINE else f"{line[: LINE - 303]} … {line[-300:]}")
 
 
 class ConfigError(EngramError):

@@ -28,6 +28,16 @@ def _when_broken(act: Callable[[], object]) -> Callable[[Path], list[str]]:
     return read
 
 
+class Garrulous(DataError):
+    """An error that does not keep to its base class's one line."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
 def _raise(error: Exception) -> Callable[[], object]:
     def act() -> None:
         raise error
@@ -51,8 +61,8 @@ def _connection() -> None:
 
 FAULTS: dict[str, tuple[Callable[[], object], str]] = {
     "traceback": (_raise(ValueError("foreign")), "ValueError in planted.py:act"),
-    "two lines": (_raise(DataError("one\ntwo")), "NotOneLine in readers.py:told"),
-    "endless text": (_raise(DataError("x" * 10**6)), "NotOneLine in readers.py:told"),
+    "two lines": (_raise(Garrulous("one\ntwo")), "NotOneLine in readers.py:told"),
+    "endless text": (_raise(Garrulous("x" * 10**6)), "NotOneLine in readers.py:told"),
     "crash": (lambda: ctypes.string_at(0), "dies of SIGSEGV"),
     "exit": (lambda: os._exit(3), "ends the process"),
     "slow": (_for_ever, "takes too long"),

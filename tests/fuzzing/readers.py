@@ -25,7 +25,7 @@ from engram.data import fetch, sources
 from engram.data.backbone import Backbone
 from engram.data.datasets import check, holds_vectors, survey
 from engram.data.select import select
-from engram.errors import EngramError
+from engram.errors import LINE, EngramError
 from engram.experiment import checkpoint
 from engram.experiment.loop import Interrupted, Stop
 from engram.experiment.request import Request
@@ -42,8 +42,6 @@ from engram.report.gather import gather
 from fuzzing import good
 from fuzzing.edits import Files
 
-LONGEST = 1000
-"""Characters of an error."""
 RUN = Path("run")
 
 
@@ -79,7 +77,7 @@ def told(*acts: Callable[[], object]) -> list[str]:
             act()
         except EngramError as error:
             line = str(error)
-            if not line or "\n" in line or "\r" in line or len(line) > LONGEST:
+            if not line or "\n" in line or "\r" in line or len(line) > LINE:
                 raise NotOneLine(f"{len(line)} characters: {line[:300]!r}") from error
             lines.append(line)
     return lines
@@ -97,7 +95,9 @@ def command(*words: str) -> Callable[[], None]:
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(wrong):
             code = call(list(words))
         if code == 2:
-            raise Refused(wrong.getvalue().removesuffix("\n"))
+            if (said := wrong.getvalue()).count("\n") != 1:
+                raise NotOneLine(f"engram {' '.join(words)}: {said[:300]!r}")
+            raise Refused(said)
 
     return act
 
@@ -288,11 +288,11 @@ READERS: dict[str, Reader] = {
     "listing": Reader(good.listing, _listing, "list.csv", inputs=60),
     "archives": Reader(good.archives, _archive, inputs=60),
     "preset": Reader(good.preset, _preset, inputs=200),
-    "config": Reader(good.run_folder, _config, "run/config.json", _seal_run),
-    "records": Reader(good.run_folder, _records, "run/records.jsonl", _seal_run),
-    "checkpoint": Reader(good.run_folder, _checkpoint, "run/checkpoint*", _seal_run),
-    "environment": Reader(good.run_folder, _environment, "run/environment.json", inputs=40),
-    "model": Reader(good.model, _model, seal=_seal_model),
+    "config": Reader(good.run_folder, _config, "run/config.json", _seal_run, inputs=50),
+    "records": Reader(good.run_folder, _records, "run/records.jsonl", _seal_run, inputs=50),
+    "checkpoint": Reader(good.run_folder, _checkpoint, "run/checkpoint*", _seal_run, inputs=50),
+    "environment": Reader(good.run_folder, _environment, "run/environment.json", inputs=20),
+    "model": Reader(good.model, _model, seal=_seal_model, inputs=80),
     "hub": Reader(good.hub, _hub, "*s*", _seal_model, inputs=60),
     "audit": Reader(good.audit, _audit, "m.audit", _seal_audit, inputs=60),
     "backbone": Reader(good.backbone, _backbone, inputs=60),

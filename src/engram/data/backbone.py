@@ -276,7 +276,12 @@ def _session(content: bytes, path: Path) -> Any:
     options.intra_op_num_threads = torch.get_num_threads()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NOWHERE)
     try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        # names that are no texts are found here, where whatever the runtime raises is one line
+        if not [entry.name for entry in session.get_outputs()]:
+            raise ValueError("it has no output")
+        _ = [(entry.name, entry.shape) for entry in session.get_inputs()]
+        return session
     except Exception as error:  # the runtime has a class of its own for each of many reasons
         if NOWHERE in str(error) or "xternal" in str(error):
             what, remedy = (

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engram.experiment.records import read_records
+from engram.opening import opening
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Summary:
 
 def summarise(folder: Path) -> Summary | None:
     """None where the folder holds no run yet."""
+    with opening(folder):
+        return _summary(folder)
+
+
+def _summary(folder: Path) -> Summary | None:
     head = None
     accuracy: dict[int, float] = {}
     seconds, memory, failure = 0.0, None, None

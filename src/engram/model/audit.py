@@ -132,7 +132,7 @@ def read(path: Path, model: str | None) -> Audit:
         raise RunError(f"{path} is damaged: its contents do not match their checksum; restore it from a copy")
     try:
         audit = Audit(bytes.fromhex(head["salt"]), head["model"], tuple(map(_entry, body.splitlines()[1:])))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path} is damaged: {type(error).__name__}: {error}; restore it from a copy") from error
     if audit.model != model:
         raise RunError(f"{path} is the audit file of another model; name this model's own, or a new file")
@@ -153,7 +153,7 @@ def _entry(line: bytes) -> Entry:
     each = tuple(joined[at : at + SIZE] for at in range(0, len(joined), SIZE))
     if len(joined) != SIZE * plain["images"]:
         raise ValueError(f"task {plain['task']} has {plain['images']} images and {len(joined)} bytes of prints")
-    return Entry(plain["task"], tuple(plain["classes"]), plain["data"], each)
+    return Entry(int(plain["task"]), tuple(map(str, plain["classes"])), str(plain["data"]), each)
 
 
 def missing_from(audit: Audit, lineage: Sequence[Step]) -> list[Step]:

@@ -500,8 +500,7 @@ class Model:
     def _answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """One pass through the trunk, for scores and features."""
         if self._net is None:
-            assert self.learner is not None
-            self._net = self.learner.answer_net()
+            self._net = self._answer_net()
         x, net, features = to_network(images.to(self.device)), self._net, None
         if isinstance(net, AnswerNet):
             features = net.trunk(x)
@@ -515,6 +514,19 @@ class Model:
         if self.trust is not None:
             known = self.trust.known(scores, None if features is None else features.float().cpu())
         return torch.softmax(scores / self.temperature, 1), known
+
+    def _answer_net(self) -> nn.Module:
+        """What answers. Of sums it is made no sooner, so only here is it seen whether what was read fits together."""
+        learner, shape = self.ready("answer")
+        try:
+            net = learner.answer_net()
+            if isinstance(learner, AddsUp):
+                blank = torch.zeros(1, *shape, dtype=torch.float32 if is_vector(shape) else torch.uint8)
+                net(to_network(blank.to(self.device)))
+        except UNFIT as error:
+            what = f"its weights do not fit its {len(self.ids)} classes ({why(error)})"
+            raise file.damaged(self.path or "the model", what) from error
+        return net
 
     @property
     def temperature(self) -> float:
