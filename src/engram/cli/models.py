@@ -346,7 +346,8 @@ def do_card(chosen: argparse.Namespace) -> int:
     from engram.model.card_page import as_html, as_markdown
     from engram.model.model import Model
 
-    made = card(Model.open(chosen.model))
+    with opening(chosen.model):
+        made = card(Model.open(chosen.model))
     if out is None:
         print(as_markdown(made), end="")
         return 0
