@@ -236,6 +236,11 @@ def searched_folder(folder: Path, sought: Sought, state: Any) -> Searched:
     return total
 
 
+def found_in_state(state: Any, sought: Sought) -> Found:
+    """What lies in a state itself; a learner of vectors may have scaled them, and says how."""
+    return _found_whole(state, sought) | searched(of_tree(state), sought).found
+
+
 def searched(contents: Contents, sought: Sought, name: str = "") -> Searched:
     """What is found in these contents, in every encoding."""
     found = _found_whole(contents.tensors, sought)

@@ -38,10 +38,11 @@ from engram.model.audit import read as read_audit
 from engram.model.lineage import first_data, moved
 from engram.model.model import Model
 from engram.model.search_images import found_in, prints, tensors
-from engram.model.search_state import Sought, control, of_tree, searched, searched_folder
+from engram.model.search_state import Sought, control, found_in_state, searched_folder
 from engram.model.verify_figures import NOT_DERIVED, figures_in, wrong_figures, wrong_in_step
 from engram.model.verify_records import records_check, within_task
 from engram.model.verify_size import size_check
+from engram.opening import why
 
 GREY_LEVEL = 1
 """How far drawings may lie from the stored ones: libraries add up in other orders, also on one machine."""
@@ -89,7 +90,8 @@ def _guarded(what: str, check: Any) -> Check:
     try:
         found: Check = check()
     except (EngramError, *BROKEN) as error:
-        return Check(what, False, f"cannot be followed: {type(error).__name__}: {str(error).splitlines()[:1]}")
+        said = str(error) if isinstance(error, EngramError) else f"cannot be followed: {why(error)}"
+        return Check(what, False, said)
     return found
 
 
@@ -97,8 +99,9 @@ def _integrity(model: Model) -> Check:
     what = f"{len(model.classes)} classes, {model.tasks} tasks"
     if model.unsaved:
         return Check("integrity", None, f"{what}; changed since it was read or written: save it, then check the file")
-    if model.path is not None and model.path.is_dir():
-        return _guarded("integrity", lambda: _integrity_of_folder(model.path, model.tasks))
+    folder = model.path
+    if folder is not None and folder.is_dir():
+        return _guarded("integrity", lambda: _integrity_of_folder(folder, model.tasks))
     if model.digest is None:
         return Check("integrity", None, f"{what}; not read from a file, so there is no checksum to compare")
     return Check("integrity", True, f"{what}; matches its checksum {model.digest[:16]}…")
@@ -233,7 +236,7 @@ def _searched(model: Model, state: dict[str, Any], dataset: Dataset, folder: Pat
         return Check("strictness", None, f"{', '.join(total.unread)} cannot be read; {detail}")
     if model.is_strict:
         return Check("strictness", True, detail)
-    now = searched(of_tree(state), sought).found.whole
+    now = found_in_state(state, sought).whole
     check = _as_promised(model, Check("strictness", True, detail), len(now), model.shape)
     return _with_those_before(model, check, folder, sought, now, found.whole)
 
@@ -243,7 +246,7 @@ def _with_those_before(
 ) -> Check:
     """The checkpoint before holds images that the last one dropped, as many as the ledger of its own time names."""
     before = checkpoint.load_before(folder)
-    then = frozenset[int]() if before is None else searched(of_tree(before.state), sought).found.whole
+    then = frozenset[int]() if before is None else found_in_state(before.state, sought).whole
     detail = check.detail
     if dropped := then - now:
         detail += f"; {len(dropped)} more in the checkpoint before, which the next save removes"
