@@ -12,6 +12,7 @@ import base64
 import hashlib
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save as to_bytes
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -37,6 +39,7 @@ from engram.methods.registry import METHODS
 from engram.model import search_state
 from engram.model.search_runs import Found
 from engram.model.verify import verify
+from engram.model.verify_figures import wrong_figures
 
 QUICK = {**SMALL_GAN, "gan.epochs": 3, "gan.steps": 6, "replay.images": 64, "stream.order": "2,0,1"}
 PLAIN = {"classifier.epochs": 1, "classifier.width": 8, "runtime.threads": 1}
@@ -70,18 +73,29 @@ def images(place: Path) -> Tensor:
 
 def sealed(folder: Path, **known: Any) -> Path:
     """With the hashes of records and configuration in the checkpoint's pointer, as they are now; None: without."""
+    with_pointer(folder, lambda whole: seal(folder, whole["body"], **known))
+    return folder
+
+
+def with_pointer(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A pointer that was edited, its digests computed anew."""
     path = folder / checkpoint.POINTER
     whole = json.loads(path.read_text())
-    body = whole["body"]
+    change(whole)
+    for entry in (whole, whole["before"]):
+        if entry is not None:
+            entry["digest"] = checkpoint._digest(entry["body"])
+    path.write_text(json.dumps(whole))
+    return folder
+
+
+def seal(folder: Path, body: dict[str, Any], **known: Any) -> None:
     prefix = (folder / "records.jsonl").read_bytes()[: body["meta"]["records"]]
     hashes = {
         "config_sha256": hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
         "records_sha256": hashlib.sha256(prefix).hexdigest(),
     } | known
     body["config_sha256"], body["meta"]["records_sha256"] = hashes["config_sha256"], hashes["records_sha256"]
-    whole["digest"] = checkpoint._digest(body)
-    path.write_text(json.dumps(whole))
-    return folder
 
 
 def with_state(folder: Path, change: Callable[[State], object]) -> Path:
@@ -94,15 +108,16 @@ def with_state(folder: Path, change: Callable[[State], object]) -> Path:
 
 
 def with_records(folder: Path, change: Callable[[list[dict[str, Any]]], object], *, seal: bool = True) -> Path:
-    """Records that were edited; `seal`: and all that names their length and hash."""
+    """Records that were edited, no earlier checkpoint left to remember them; `seal`: and all that names their hash."""
     path = folder / "records.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     change(lines)
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    pointer = json.loads((folder / checkpoint.POINTER).read_text())
-    pointer["body"]["meta"]["records"] = path.stat().st_size
-    pointer["digest"] = checkpoint._digest(pointer["body"])
-    (folder / checkpoint.POINTER).write_text(json.dumps(pointer))
+
+    def follow(whole: dict[str, Any]) -> None:
+        whole["body"]["meta"]["records"], whole["before"] = path.stat().st_size, None
+
+    with_pointer(folder, follow)
     return sealed(folder) if seal else folder
 
 
@@ -184,6 +199,7 @@ def test_another_seeds_checkpoint_put_in_place(known: dict[str, Any], run: Path,
         path.unlink()
     for path in (place / "plain1").glob("checkpoint*"):
         shutil.copy(path, run)
+    with_pointer(run, lambda whole: whole.update(before=None))
     sealed(run, **known)
     checks = found(run)
     assert checks["records"].ok is False
@@ -198,9 +214,13 @@ def test_an_accuracy_edited_to_99_percent(run: Path) -> None:
 
 
 def test_a_checkpoint_without_engrams(remembering: Path) -> None:
-    retention = found(with_state(remembering, lambda state: state["engrams"].clear()))["retention"]
+    """Without the last one it cannot even be opened, as it does not draw: that is all that is said then."""
+    retention = found(with_state(remembering, lambda state: state["engrams"].pop("0")))["retention"]
     assert retention.ok is False
-    assert "no engram of 2, 0, 1, which the records say were learned" in retention.detail
+    assert "no engram of 2, which the records say were learned" in retention.detail
+    (integrity,) = found(with_state(remembering, lambda state: state["engrams"].clear())).values()
+    assert (integrity.what, integrity.ok) == ("integrity", False)
+    assert "its weights do not fit its 3 classes" in integrity.detail
 
 
 def test_a_configuration_edited_after_the_run(run: Path) -> None:
@@ -396,7 +416,174 @@ def test_a_relaxed_method_that_stores_more_than_its_ledger_names(place: Path, tm
     assert "strict is True in the records and False in config.json" in found(folder)["records"].detail
 
 
+# ---------------------------------------------------------------- parts, and the checkpoint before
+
+
+def a_part(folder: Path) -> Path:
+    """One that the last checkpoint names."""
+    pointer = json.loads((folder / checkpoint.POINTER).read_text())
+    return folder / checkpoint.PARTS / f"{next(checkpoint._parts_of(pointer['body']['tree']))}.safetensors"
+
+
+def test_a_part_that_was_forged(remembering: Path) -> None:
+    part = a_part(remembering)
+    payload = bytearray(part.read_bytes())
+    payload[-1] ^= 1
+    part.write_bytes(payload)
+    (integrity,) = found(remembering).values()
+    assert integrity.ok is False
+    assert f"{part.name} is damaged" in integrity.detail
+
+
+def test_a_part_forged_with_its_name_and_every_reference_to_it(remembering: Path) -> None:
+    """The engram's own hash, and the state's in the records, are those of what was there."""
+    part = a_part(remembering)
+    payload = bytearray(part.read_bytes())
+    payload[-1] ^= 1
+    forged = hashlib.sha256(payload).hexdigest()
+    part.with_name(f"{forged}.safetensors").write_bytes(payload)
+    pointer = remembering / checkpoint.POINTER
+    pointer.write_text(pointer.read_text().replace(part.stem, forged))
+    part.unlink()
+    with_pointer(remembering, lambda whole: None)
+    assert "records" in failed(remembering)
+
+
+def test_a_part_that_no_checkpoint_names(remembering: Path, place: Path) -> None:
+    """A process that was killed leaves some; they are searched and hashed as all others."""
+    parts = remembering / checkpoint.PARTS
+    payload = to_bytes({"kept": torch.zeros(5000)})
+    name = f"{hashlib.sha256(payload).hexdigest()}.safetensors"
+    (parts / name).write_bytes(payload)
+    checks = found(remembering)
+    assert [check for check in checks.values() if check.ok is not True] == []
+    assert f"left over, named by neither: parts/{name}" in checks["integrity"].detail
+
+    (parts / name).write_bytes(to_bytes({"kept": images(place)[:5].float() / 255}))
+    checks = found(remembering)
+    assert checks["integrity"].ok is False
+    assert f"{name} in parts: not what was written there" in checks["integrity"].detail
+    assert checks["strictness"].ok is False
+    assert f"they lie in parts/{name}" in checks["strictness"].detail
+
+
+def test_images_as_text_in_the_head_of_a_part(remembering: Path, place: Path) -> None:
+    for text in (json.dumps({"x": images(place)[0].tolist()}), images(place)[:3].numpy().tobytes().hex()):
+        payload = to_bytes({"kept": torch.zeros(3)}, {"note": text})
+        file = remembering / checkpoint.PARTS / f"{hashlib.sha256(payload).hexdigest()}.safetensors"
+        file.write_bytes(payload)
+        assert failed(remembering) == {"strictness"}
+        file.unlink()
+
+
+def another_body(whole: dict[str, Any]) -> None:
+    whole["before"]["body"]["meta"]["seconds"] = 0
+
+
+def another_file(whole: dict[str, Any]) -> None:
+    whole["before"]["body"]["sha256"] = "0" * 64
+
+
+def no_entry(whole: dict[str, Any]) -> None:
+    whole["before"] = "x"
+
+
+@pytest.mark.parametrize("forge", [another_body, another_file, no_entry])
+def test_the_checkpoint_before_damaged(forge: Callable[[dict[str, Any]], None], run: Path) -> None:
+    path = run / checkpoint.POINTER
+    whole = json.loads(path.read_text())
+    forge(whole)
+    if forge is another_file:
+        whole["before"]["digest"] = checkpoint._digest(whole["before"]["body"])
+    path.write_text(json.dumps(whole))
+    assert "is damaged: " in found(run)["integrity"].detail
+    assert "integrity" in failed(run)
+
+
+def test_a_pointer_of_which_the_end_is_no_json(run: Path) -> None:
+    path = run / checkpoint.POINTER
+    whole = json.loads(path.read_text())
+    text = checkpoint._as_text({name: whole[name] for name in ("digest", "body")}, whole["before"])
+    path.write_text(text[:-9])
+    assert "not all of it is JSON" in found(run)["integrity"].detail
+
+
+def other_records(body: dict[str, Any]) -> None:
+    body["meta"]["records_sha256"] = "0" * 64
+
+
+def more_tasks(body: dict[str, Any]) -> None:
+    body["meta"]["task"] += 1
+
+
+def within_a_line(body: dict[str, Any]) -> None:
+    body["meta"]["records"] -= 1
+
+
+def another_state(body: dict[str, Any]) -> None:
+    body["meta"]["within_task"], body["meta"]["epoch"] = False, 0
+    body["tree"]["forged"] = 1
+
+
+@pytest.mark.parametrize("forge", [other_records, more_tasks, within_a_line, another_state])
+def test_the_checkpoint_before_forged_with_its_hash(forge: Callable[[dict[str, Any]], None], run: Path) -> None:
+    with_pointer(run, lambda whole: forge(whole["before"]["body"]))
+    records = found(run)["records"]
+    assert records.ok is False
+    assert "the checkpoint before" in records.detail
+
+
+def test_images_in_the_checkpoint_before_alone(run: Path, place: Path) -> None:
+    """The last one is clean, and so is its hash; what a strict method once held is found as long as it lies there."""
+    saved = checkpoint.load(run)
+    assert saved is not None
+    earlier = {**saved.state, "kept": images(place)[:5]}
+    before = checkpoint.save(run, earlier, saved.meta)
+    checkpoint.save(run, saved.state, saved.meta, before=before)
+    sealed(run)
+    assert {"strictness"} <= failed(run)
+
+
+def test_a_relaxed_method_holds_the_images_it_has_just_dropped_until_the_next_save(place: Path) -> None:
+    """Each checkpoint against the ledger of its own time: 12 images among 3 classes and among 4, 3 of a class."""
+    detail = found(place / "icarl")["strictness"].detail
+    assert "; 12 found; " in detail
+    assert re.search(r"; \d+ more in the checkpoint before, which the next save removes", detail)
+
+
+def test_a_relaxed_method_whose_checkpoint_before_holds_more_than_its_ledger_names(place: Path, tmp_path: Path) -> None:
+    folder = sealed(shutil.copytree(place / "icarl", tmp_path / "run"))
+    last, before = checkpoint.load(folder), checkpoint.load_before(folder)
+    assert last is not None
+    assert before is not None
+    before.state["more"] = images(place)[:40]
+    meta = {**before.meta, "within_task": False, "epoch": 0}
+    checkpoint.save(folder, last.state, last.meta, before=checkpoint.save(folder, before.state, meta))
+    strictness = found(sealed(folder))["strictness"]
+    assert strictness.ok is False
+    assert "the checkpoint before holds " in strictness.detail
+
+
+def test_a_relaxed_method_with_images_in_files_of_no_checkpoint(place: Path, tmp_path: Path) -> None:
+    folder = sealed(shutil.copytree(place / "icarl", tmp_path / "run"))
+    left_over(folder, images(place))
+    strictness = found(folder)["strictness"]
+    assert strictness.ok is False
+    assert " more in files of no checkpoint" in strictness.detail
+
+
 # ---------------------------------------------------------------- strictness as a promise
+
+
+class Nearest(nn.Module):
+    """What a copier answers with."""
+
+    def __init__(self, copier: Copier) -> None:
+        super().__init__()
+        self.copier = copier
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.copier.scores((images + 1) * 127.5)
 
 
 class Copier:
@@ -421,7 +608,7 @@ class Copier:
         return torch.stack([apart[:, self.labels == n].amax(1) for n in range(int(self.labels.max()) + 1)], 1)
 
     def answer_net(self) -> nn.Module:
-        raise NotImplementedError
+        return Nearest(self)
 
     def state(self) -> State:
         return {"kept": {"images": self.images, "labels": self.labels}}
@@ -464,3 +651,25 @@ def test_what_is_searched_is_read_as_what_it_is() -> None:
     assert any(some.numpy().tobytes() in blob for blob in search_state.of_file("a.json", buffer.getvalue()).blobs)
     assert search_state.of_file("a", b"[[1, 2], [3, [4]]]").arrays[0].tolist() == [1, 2, 3, 4]
     assert search_state.of_file("a", b"\x00\x01").blobs == [b"\x00\x01"]
+
+
+def test_figures_beside_a_matrix_in_short_form() -> None:
+    """29 classes of 9 images; of the last, one was taken for the first and three for the one before."""
+    matrix = {"right": [9] * 28 + [5], "wrong": [[]] * 28 + [[0, 1, 27, 3]]}
+    right, by_class = 257 / 261, (28 + 5 / 9) / 29
+    said = {"accuracy": right, "macro": by_class, "top5": 1.0, "task_mean": right}
+    told = {"kind": "evaluation", "task": 0, "classes": [*range(29)], "confusion": matrix, **said}
+    told |= {"forgetting": 0.0, "backward_transfer": 0.0}
+    head = {"kind": "run", "tasks": [[*range(29)]]}
+    assert wrong_figures([head, told])[1] == []
+    (wrong,) = wrong_figures([head, told | {"macro": 0.99}])[1]
+    assert "macro says 0.99, its confusion matrix 0.984674" in wrong
+
+
+def test_a_classifier_larger_than_few_images_leaves_the_size_no_doubt(place: Path, tmp_path: Path) -> None:
+    """1.05 MB of weights beside 0.20 MB of images: its size is that of its settings, and nothing else is kept."""
+    settings = {**PLAIN, "classifier.width": 64}
+    folder = engram.run(f"npz:{place / 'a.npz'}", "finetune", settings=settings, out=tmp_path / "wide")
+    size = found(folder)["size"]
+    assert size.ok is True, size.detail
+    assert "all but the classifier could hold " in size.detail

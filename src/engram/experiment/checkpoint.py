@@ -127,6 +127,28 @@ def load(folder: Path, *, or_before: bool = False) -> Checkpoint | None:
         ) from None
 
 
+def load_before(folder: Path) -> Checkpoint | None:
+    """The save before the last one, whole or not at all; None where there is none. For who checks all that is there."""
+    pointer = folder / POINTER
+    _entries(pointer)
+    whole = _value(pointer.read_bytes())
+    if whole is None:
+        raise _damaged(pointer, "not all of it is JSON")
+    before = whole.get("before")
+    return None if before is None else _loaded(folder, before)
+
+
+def wrong_parts(folder: Path) -> list[str]:
+    """Names of the parts that are not what they are named by, those that no save names among them."""
+    files = [path for path in sorted((folder / PARTS).glob("*.safetensors")) if not path.name.startswith(".")]
+    return [path.name for path in files if not path.is_file() or path.stem != _sha256(path)]
+
+
+def left_overs(folder: Path) -> list[Path]:
+    """Files of checkpoints that no save names."""
+    return _unnamed(folder, _entries(folder / POINTER))
+
+
 def clear_left_overs(folder: Path) -> None:
     """Remove what a process left that was killed while it saved or cleared away. For who holds the folder's lock."""
     if (folder / POINTER).exists():
@@ -256,15 +278,26 @@ def _digest(body: Any) -> str:
 
 def _clear(folder: Path, entries: Sequence[Entry | None]) -> None:
     """Remove all files of checkpoints that these entries do not name. Who does it is alone in the folder."""
+    for old in _unnamed(folder, entries):
+        remove(old)
+
+
+def _unnamed(folder: Path, entries: Sequence[Entry | None]) -> list[Path]:
     known = [entry["body"] for entry in entries if entry is not None and _names_file(entry)]
     named = {body["file"] for body in known}
     parts = {_part_file(folder / PARTS, digest) for body in known for digest in _parts_of(body.get("tree"))}
-    for old in [*_tensor_files(folder), *folder.glob(".*.tmp")]:
-        if old.name not in named:
-            remove(old)
-    for old in (folder / PARTS).glob("*"):
-        if old not in parts:
-            remove(old)
+    tensors = [*_tensor_files(folder), *folder.glob(".*.tmp")]
+    return [
+        *(old for old in tensors if old.name not in named),
+        *(old for old in (folder / PARTS).glob("*") if old not in parts),
+    ]
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise _damaged(path, error.strerror or str(error)) from error
 
 
 def _names_file(entry: Entry) -> bool:

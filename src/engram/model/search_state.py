@@ -1,6 +1,6 @@
 """Everything that is stored, as numbers to be searched: the tensors and lists of a state, the files of a folder.
 
-    a file of tensors     each tensor by its values, and by its bytes as they lie
+    a file of tensors     each tensor by its values, and by its bytes as they lie; the texts in its head, as JSON
     JSON, also in lines   all lists of numbers; long texts that are hexadecimal or base64, as bytes
     a picture             its pixels
     an archive            its members
@@ -19,6 +19,7 @@ import json
 import stat
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from torch import Tensor
 
 from engram.context import Shape
 from engram.model.search_images import found_in, prints, tensors
-from engram.model.search_runs import RUN, TOLERANCE, Found, Known, know, search, search_bits
+from engram.model.search_runs import RUN, TOLERANCE, Found, Known, Rows, know, search, search_bits
 
 LARGEST = 1 << 31
 """Bytes of a file that is read."""
@@ -126,9 +127,21 @@ def files_of(folder: Path) -> list[Path]:
 
 def _as_tensors(name: str, payload: bytes) -> Contents | None:
     try:
-        return Contents(list(from_bytes(payload).values()))
+        values = list(from_bytes(payload).values())
     except (SafetensorError, KeyError, ValueError, RuntimeError):
         return None
+    head = of_tree(_head(payload))
+    return Contents(values, head.arrays, head.blobs)
+
+
+def _head(payload: bytes) -> Any:
+    """What the head of a file of tensors says beside their places: texts, which may be JSON in turn."""
+    head = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
+    texts = list(_texts(head.get("__metadata__", {})))
+    for text in [*texts]:
+        with suppress(ValueError, RecursionError):
+            texts.append(json.loads(text))
+    return texts
 
 
 def _as_json(name: str, payload: bytes) -> Contents | None:
@@ -223,6 +236,11 @@ def searched_folder(folder: Path, sought: Sought, state: Any) -> Searched:
     return total
 
 
+def found_in_state(state: Any, sought: Sought) -> Found:
+    """What lies in a state itself; a learner of vectors may have scaled them, and says how."""
+    return _found_whole(state, sought) | searched(of_tree(state), sought).found
+
+
 def searched(contents: Contents, sought: Sought, name: str = "") -> Searched:
     """What is found in these contents, in every encoding."""
     found = _found_whole(contents.tensors, sought)
@@ -306,7 +324,7 @@ OF_VECTORS: dict[str, Encoding] = {
     "bytes of other types": lambda some: some.contiguous().reshape(-1).view(torch.int32).view(torch.float32),
 }
 WAYS = ("in a file of tensors", "as JSON numbers", "single rows")
-"""Also planted, as grey levels."""
+"""Also planted, as grey levels. A single row is a run by which an example is known, without the rest of it."""
 
 
 def control(sought: Sought, host: Iterable[Tensor]) -> dict[str, bool]:
@@ -329,6 +347,17 @@ def control(sought: Sought, host: Iterable[Tensor]) -> dict[str, bool]:
     told = {name: is_found(Contents([hidden(encode(some))])) for name, encode in encodings.items()}
     in_file = to_bytes({"kept": hidden(some.float())})
     numbers = {"a": {"b": [[0.5] * 5, some[:1].tolist()]}}
-    single = some.reshape(len(some), -1)[:, : some[0].numel() // 2]
-    ways = (of_file("left.bin", in_file), of_tree(numbers), Contents([hidden(single.float())]))
-    return told | {name: is_found(contents) for name, contents in zip(WAYS, ways, strict=True)}
+    single = _single(sought.known, some, rows)
+    ways = (of_file("left.bin", in_file), of_tree(numbers), *(Contents([hidden(row)]) for row in single))
+    return told | {name: is_found(contents) for name, contents in zip(WAYS, ways, strict=False)}
+
+
+def _single(known: Known, some: Tensor, rows: Rows) -> list[Tensor]:
+    """A run of each of these examples; nothing where an example has no more than one run, which is all of it."""
+    if some[0].numel() < 2 * known.run:
+        return []
+    flat, found = some.reshape(len(some), -1).float(), []
+    for row, example in zip(rows.tolist(), flat, strict=True):
+        starts = known.starts[(known.rows == row) & (known.orders == 0)]
+        found += [example[start : start + known.run] for start in starts[:1].tolist()]
+    return [torch.cat(found)] if found else []

@@ -1,6 +1,6 @@
 """What a model or a run folder promises, audited: every check says what was compared, and what could not be.
 
-    integrity    every byte matches its checksum
+    integrity    every byte matches its checksum, those of the checkpoint before and of all parts too
     retention    no stored bit that a class depends on has changed (every class that was learned is compared)
     strictness   no training image lies in anything that is stored: a search, tried on images that were planted
     size         every byte of the state is accounted for, and how many images it could hold
@@ -14,7 +14,7 @@ anew, with its hashes, has made another run; its answers and its images are stil
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from engram.context import Shape
 from engram.data.datasets import Check, Dataset, load_dataset
 from engram.errors import EngramError
 from engram.evaluation.evaluate import evaluate
+from engram.evaluation.metrics import counts
 from engram.experiment import checkpoint
 from engram.experiment.folder import is_run, read_origin
 from engram.experiment.records import Record, read_records
@@ -36,10 +38,11 @@ from engram.model.audit import read as read_audit
 from engram.model.lineage import first_data, moved
 from engram.model.model import Model
 from engram.model.search_images import found_in, prints, tensors
-from engram.model.search_state import Sought, control, of_tree, searched, searched_folder
-from engram.model.verify_figures import NOT_DERIVED, wrong_figures, wrong_in_step
-from engram.model.verify_records import records_check
+from engram.model.search_state import Sought, control, found_in_state, searched_folder
+from engram.model.verify_figures import NOT_DERIVED, figures_in, wrong_figures, wrong_in_step
+from engram.model.verify_records import records_check, within_task
 from engram.model.verify_size import size_check
+from engram.opening import why
 
 GREY_LEVEL = 1
 """How far drawings may lie from the stored ones: libraries add up in other orders, also on one machine."""
@@ -70,7 +73,7 @@ def verify_model(model: Model, audit: Path | None = None, *, quick: bool = False
     checks = [
         _integrity(model),
         retention_check(model),
-        _strictness(model, state, audit, folder, dataset, missing),
+        strictness_check(model, state, audit, folder, dataset, missing),
         _guarded("size", lambda: size_check(model, state)),
         _guarded("figures", lambda: _figures(model, folder)),
     ]
@@ -87,7 +90,8 @@ def _guarded(what: str, check: Any) -> Check:
     try:
         found: Check = check()
     except (EngramError, *BROKEN) as error:
-        return Check(what, False, f"cannot be followed: {type(error).__name__}: {str(error).splitlines()[:1]}")
+        said = str(error) if isinstance(error, EngramError) else f"cannot be followed: {why(error)}"
+        return Check(what, False, said)
     return found
 
 
@@ -95,11 +99,25 @@ def _integrity(model: Model) -> Check:
     what = f"{len(model.classes)} classes, {model.tasks} tasks"
     if model.unsaved:
         return Check("integrity", None, f"{what}; changed since it was read or written: save it, then check the file")
-    if model.path is not None and model.path.is_dir():
-        return Check("integrity", True, f"the checkpoint after task {model.tasks} matches its checksums")
+    folder = model.path
+    if folder is not None and folder.is_dir():
+        return _guarded("integrity", lambda: _integrity_of_folder(folder, model.tasks))
     if model.digest is None:
         return Check("integrity", None, f"{what}; not read from a file, so there is no checksum to compare")
     return Check("integrity", True, f"{what}; matches its checksum {model.digest[:16]}…")
+
+
+def _integrity_of_folder(folder: Path, tasks: int) -> Check:
+    """The last checkpoint is whole, or the folder would not have been opened; what else is there may not be."""
+    before, wrong = checkpoint.load_before(folder), checkpoint.wrong_parts(folder)
+    if wrong:
+        return Check("integrity", False, f"{', '.join(wrong)} in {checkpoint.PARTS}: not what was written there")
+    detail = f"the checkpoint after task {tasks} matches its checksums"
+    if before is not None:
+        detail += ", and so does the one before"
+    if others := [str(path.relative_to(folder)) for path in checkpoint.left_overs(folder)]:
+        detail += f"; left over, named by neither: {', '.join(others[:3])}" + (" and more" if others[3:] else "")
+    return Check("integrity", True, detail)
 
 
 # ---------------------------------------------------------------- retention
@@ -178,29 +196,29 @@ def _at_hand(folder: Path) -> tuple[Dataset | None, str]:
     return dataset, ""
 
 
-def _strictness(
+def strictness_check(
     model: Model, state: dict[str, Any], audit: Path | None, folder: Path | None, dataset: Dataset | None, missing: str
 ) -> Check:
     """Look for training images in everything that is stored. A model's own are gone: an audit file knows them."""
     if audit is not None:
-        return _audited(model, state, read_audit(audit, first_data(model.lineage)))
+        known = read_audit(audit, first_data(model.lineage))
+        return _guarded("strictness", lambda: _audited(model, state, known))
     if folder is None:
         return Check("strictness", None, "the images that it learned from are not at hand, and no audit file is")
     if dataset is None:
         return Check("strictness", None, missing)
-    return _searched(model, state, Sought.of(dataset.take_train().images), folder)
+    return _guarded("strictness", lambda: _searched(model, state, dataset, folder))
 
 
-def _searched(model: Model, state: dict[str, Any], sought: Sought, folder: Path | None) -> Check:
-    """Whether any of these images lies in the state, or in any file of the folder."""
+def _searched(model: Model, state: dict[str, Any], dataset: Dataset, folder: Path) -> Check:
+    """Whether any of the training images lies in the state, or in any file of the folder."""
     assert model.shape is not None
-    tried = control(sought, tensors(state))
-    total = searched(of_tree(state), sought) if folder is None else searched_folder(folder, sought, state)
+    sought = Sought.of(dataset.take_train().images)
+    tried, total = control(sought, tensors(state)), searched_folder(folder, sought, state)
     found, kind = total.found, noun(model.shape)
-    where = f"{total.files} files, " if folder is not None else ""
     detail = (
-        f"{len(found.whole)} training {kind} in the state, of {len(sought)} looked for in {where}{total.tensors} "
-        f"tensors, {total.bytes:,} bytes"
+        f"{len(found.whole)} training {kind} in the state, of {len(sought)} looked for in {total.files} files, "
+        f"{total.tensors} tensors, {total.bytes:,} bytes"
     )
     if parts := len(found.parts - found.whole):
         detail += f", runs of pixels of {parts} more"
@@ -216,19 +234,53 @@ def _searched(model: Model, state: dict[str, Any], sought: Sought, folder: Path 
         return Check("strictness", None, f"none of the {kind} has anything to be told by; {detail}")
     if total.unread:
         return Check("strictness", None, f"{', '.join(total.unread)} cannot be read; {detail}")
-    return _as_promised(model, Check("strictness", True, detail), len(found.whole), model.shape)
+    if model.is_strict:
+        return Check("strictness", True, detail)
+    now = found_in_state(state, sought).whole
+    check = _as_promised(model, Check("strictness", True, detail), len(now), model.shape)
+    return _with_those_before(model, check, folder, sought, now, found.whole)
 
 
-def _as_promised(model: Model, check: Check, found: int, shape: tuple[int, ...]) -> Check:
+def _with_those_before(
+    model: Model, check: Check, folder: Path, sought: Sought, now: Set[int], everywhere: Set[int]
+) -> Check:
+    """The checkpoint before holds images that the last one dropped, as many as the ledger of its own time names."""
+    before = checkpoint.load_before(folder)
+    then = frozenset[int]() if before is None else found_in_state(before.state, sought).whole
+    detail = check.detail
+    if dropped := then - now:
+        detail += f"; {len(dropped)} more in the checkpoint before, which the next save removes"
+    if elsewhere := everywhere - then - now:
+        detail += f"; {len(elsewhere)} more in files of no checkpoint"
+    assert model.shape is not None
+    named = None if before is None or within_task(before) else _named(_ledger_before(folder, before), model.shape)
+    if named is not None and len(then) > named:
+        detail += f"; the checkpoint before holds {len(then)}, the ledger of its time names {named}"
+        return Check("strictness", False, detail)
+    return replace(check, detail=detail, ok=check.ok and not elsewhere)
+
+
+def _ledger_before(folder: Path, before: checkpoint.Checkpoint) -> dict[str, int]:
+    """What the records say was kept when that checkpoint was saved."""
+    told = [one for one in read_records(folder) if one["kind"] == "memory" and one["task"] < before.meta["task"]]
+    ledger: dict[str, int] = told[-1]["bytes"] if told else {}
+    return ledger
+
+
+def _named(ledger: Mapping[str, int], shape: Shape) -> int | None:
+    """How many real images a ledger names; None where it has no line for them."""
+    return ledger["exemplars"] // blank(1, shape).nbytes if "exemplars" in ledger else None
+
+
+def _as_promised(model: Model, check: Check, found: int, shape: Shape) -> Check:
     """A method that says so may store images, as many as its ledger names."""
     if model.is_strict:
         return check
     kept = "stores real images, as it was set to" if model.method.strict else f"stores {model.method.stores}"
     said = f"{model.config.method} is not strict: it {kept}; {found} found; {check.detail}"
     steps = [step for step in model.lineage if step.kind == "learned"]
-    ledger = steps[-1].facts.get("memory", {}).get("bytes", {}) if steps else {}
-    named = ledger.get("exemplars", 0) // blank(1, shape).nbytes
-    if "exemplars" in ledger and found > named and not model.within_task:
+    named = _named(steps[-1].facts.get("memory", {}).get("bytes", {}) if steps else {}, shape)
+    if named is not None and found > named and not model.within_task:
         return Check("strictness", False, f"{said}; its ledger names {named}")
     return Check("strictness", True, said)
 
@@ -279,7 +331,7 @@ def _figures(model: Model, folder: Path | None) -> Check:
         compared, wrong = wrong_figures(list(read_records(folder)))
     else:
         told = [step for step in model.lineage if step.facts.get("evaluation", {}).get("confusion")]
-        compared = sum(2 + len(step.facts["evaluation"]["per_class"]) for step in told)
+        compared = sum(figures_in(step.facts["evaluation"]) for step in told)
         wrong = [f"task {step.task}: {line}" for step in told for line in wrong_in_step(step.facts)]
     if wrong:
         return Check("figures", False, "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if wrong[5:] else ""))
@@ -296,22 +348,22 @@ def _answers(model: Model, folder: Path, dataset: Dataset | None, missing: str, 
     if model.within_task or model.learner is None:
         return Check("answers", None, "the run was stopped within a task: what it would answer was never recorded")
     last = [record for record in records if record["kind"] == "evaluation" and record["task"] < model.tasks][-1]
-    found = evaluate(model.learner, dataset, last["classes"], partly=bool(records[0].get("known"))).as_record()
-    images, apart = sum(map(sum, found["confusion"])), _apart(found["confusion"], last)
-    top5 = 0.0 if found["top5"] is None else abs(found["top5"] - last["top5"])
+    found = evaluate(model.learner, dataset, last["classes"], partly=bool(records[0].get("known")))
+    images, apart = sum(map(sum, found.confusion)), _apart(found.confusion, counts(last["confusion"]))
+    top5 = 0.0 if found.top5 is None else abs(found.top5 - last["top5"])
     if apart > OTHERWISE * images or top5 > OTHERWISE:
-        said = f"accuracy {100 * found['accuracy']:.2f} %, recorded are {100 * last['accuracy']:.2f} %"
+        said = f"accuracy {100 * found.accuracy:.2f} %, recorded are {100 * last['accuracy']:.2f} %"
         return Check("answers", False, f"the stored model answers {apart} of {images:,} test images otherwise: {said}")
     if sizes := _other_sizes(dataset, records[0], model):
         return Check("answers", False, sizes)
     exactly = "the same for each" if not apart else f"otherwise for {apart}, as another machine may by last bits"
-    said = f"{100 * found['accuracy']:.2f} %"
+    said = f"{100 * found.accuracy:.2f} %"
     return Check("answers", True, f"asked for {images:,} test images once more: {exactly}; accuracy {said}")
 
 
-def _apart(confusion: list[list[int]], recorded: Record) -> int:
+def _apart(confusion: list[list[int]], recorded: list[list[int]]) -> int:
     """How many answers, at least, are not those that were recorded; all of them where the test images are others."""
-    rows = list(zip(confusion, recorded["confusion"], strict=True))
+    rows = list(zip(confusion, recorded, strict=True))
     if any(sum(now) != sum(then) for now, then in rows):
         return sum(map(sum, confusion))
     moved: int = sum(abs(a - b) for now, then in rows for a, b in zip(now, then, strict=True))

@@ -35,12 +35,17 @@ def wrong_figures(records: Sequence[Record]) -> tuple[int, list[str]]:
         seen = [*known, *(number for task in done for number in task if number not in known)]
         told = [*_of_evaluation(record, seen, rows)]
         if record["kind"] == "evaluation" and not known and not told:
-            matrix.append(metrics.task_row(record["confusion"], [len(task) for task in done]))
+            matrix.append(metrics.task_row(metrics.counts(record["confusion"]), [len(task) for task in done]))
             told += _of_matrix(record, matrix)
             compared += 3
-        compared += 3 + len(record["per_class"])
+        compared += figures_in(record)
         wrong += [f"{name}: {line}" for line in told]
     return compared, wrong + _wrong_growth(records)
+
+
+def figures_in(record: Mapping[str, Any]) -> int:
+    """How many figures of an evaluation are held against its matrix: two in all, the bound of top-5, and by class."""
+    return 3 + len(record.get("per_class", ()))
 
 
 def wrong_in_step(facts: Mapping[str, Any]) -> list[str]:
@@ -53,7 +58,7 @@ def wrong_in_step(facts: Mapping[str, Any]) -> list[str]:
 
 def _of_evaluation(record: Mapping[str, Any], seen: Sequence[Any] | None, rows: dict[Any, int]) -> Iterator[str]:
     """`rows`: test images a class, as earlier records had them; what is new is added."""
-    classes, confusion = record["classes"], record["confusion"]
+    classes, confusion = record["classes"], metrics.counts(record["confusion"])
     if seen is not None and list(classes) != list(seen):
         yield f"it tells of classes {classes}, where {list(seen)} were learned"
     if len(confusion) != len(classes) or any(len(row) != len(classes) for row in confusion):
@@ -71,7 +76,10 @@ def _of_evaluation(record: Mapping[str, Any], seen: Sequence[Any] | None, rows: 
     yield from (
         _differs(name, record.get(name), value) for name, value in derived.items() if _far(record.get(name), value)
     )
-    shares = record["per_class"]
+    if "per_class" not in record and isinstance(record["confusion"], dict):
+        shares: Sequence[Any] = metrics.per_class(confusion)  # beside a matrix in short form they are not written
+    else:
+        shares = record["per_class"]
     for number, told, value in zip(classes, shares, metrics.per_class(confusion), strict=len(shares) == len(classes)):
         if _far(told, value):
             yield _differs(f"class {number}", told, value)

@@ -30,10 +30,13 @@ def records_check(folder: Path, saved: checkpoint.Checkpoint) -> Check:
         offset = payload.rfind(b"\n") + 1
     records = [json.loads(line) for line in payload[:offset].splitlines()]
     wrong += [*_of_start(records, read_origin(folder)), *_of_tasks(records, meta)]
-    at_end = not meta.get("within_task", meta.get("epoch"))
+    at_end = not within_task(saved)
     states = [record["state"] for record in records if record["kind"] == "task"]
     if at_end and states and states[-1] != checkpoint.fingerprint(saved.state):
         wrong.append("the checkpoint holds another state than the one that the last task ended with")
+    before = checkpoint.load_before(folder)
+    if before is not None:
+        wrong += _of_before(before, payload[:offset])
     hashes = _hashes(folder, saved, payload[:offset])
     wrong += [
         f"{name} is not what it was when the checkpoint was saved" for name, same in hashes.items() if same is False
@@ -45,6 +48,8 @@ def records_check(folder: Path, saved: checkpoint.Checkpoint) -> Check:
     if beyond:
         said.append(f"{beyond} lines beyond it, which the run writes anew when it goes on")
     said.append("seed, method, data, class order and tasks as in config.json")
+    if before is not None:
+        said.append("and so with the checkpoint before")
     unchecked = []
     if states and at_end:
         said.append(f"the state's hash is that of task {len(states)}")
@@ -57,6 +62,27 @@ def records_check(folder: Path, saved: checkpoint.Checkpoint) -> Check:
     if unchecked:
         return Check("records", None, f"{'; '.join(unchecked)}; checked: {', '.join(said)}")
     return Check("records", True, ", ".join(said))
+
+
+def within_task(saved: checkpoint.Checkpoint) -> bool:
+    """Whether a checkpoint was saved before its task was done."""
+    return bool(saved.meta.get("within_task", saved.meta.get("epoch")))
+
+
+def _of_before(before: checkpoint.Checkpoint, payload: bytes) -> Iterator[str]:
+    """The checkpoint before the last one against the beginning of the records."""
+    offset, sha256 = before.meta["records"], before.meta.get("records_sha256")
+    if not isinstance(offset, int) or not 0 < offset <= len(payload) or payload[offset - 1 : offset] != b"\n":
+        yield f"the checkpoint before was saved behind {offset} bytes of records, where no line ends"
+        return
+    if sha256 is not None and sha256 != hashlib.sha256(payload[:offset]).hexdigest():
+        yield f"{NAME} is not what it was when the checkpoint before was saved"
+    records = [json.loads(line) for line in payload[:offset].splitlines()]
+    ends = [record for record in records if record["kind"] == "task"]
+    if len(ends) != before.meta["task"] - records[0].get("start", 0):
+        yield f"the checkpoint before knows of {before.meta['task']} tasks, the records up to it of {len(ends)}"
+    if ends and not within_task(before) and ends[-1]["state"] != checkpoint.fingerprint(before.state):
+        yield f"the checkpoint before holds another state than the one that task {len(ends)} ended with"
 
 
 def _hashes(folder: Path, saved: checkpoint.Checkpoint, prefix: bytes) -> dict[str, bool | None]:
