@@ -78,7 +78,7 @@ def fetch(name: str, *, progress: Progress = _silent) -> Path:
     """The folder of a complete, verified set, fetched into the cache unless it is here already."""
     if name == "digits":
         return EMBEDDED
-    if name.startswith(("folder:", "npz:")):
+    if name.startswith(("folder:", "npz:", "prepared:")):
         raise ConfigError(f"{name}: your own files, there is nothing to fetch; use it as it is")
     if name not in LAYOUT:
         raise unknown("data set", name, ["digits", *LAYOUT])

@@ -11,19 +11,33 @@ import gzip
 import io
 import math
 import os
+import threading
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from engram.data.raw import INTACT, ImageFiles, Labels, LeftOut, Pixels, Raw, RawSet, Vectors, broken, check_labels
+from engram.data.raw import (
+    INTACT,
+    ImageFiles,
+    InPieces,
+    Labels,
+    LeftOut,
+    Pixels,
+    Raw,
+    RawSet,
+    Vectors,
+    broken,
+    check_labels,
+)
 from engram.data.recipe import Recipe, recipe_of
 from engram.errors import DataError
 
@@ -36,12 +50,34 @@ CIFAR_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "
 GREY_MODES = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
 
 
+class _Quiet:
+    """What decoders merely warn about is let pass. Warnings belong to the process: the last thread out resets them."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.inside += 1
+            if self.inside == 1:
+                self.before.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                self.before.close()
+
+
+_QUIET = _Quiet()
+
+
 @contextmanager
 def _decoding(path: Path | str, what: str, remedy: str = INTACT) -> Iterator[None]:
     """Whatever a decoder raises becomes one DataError; what it merely warns about is let pass."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with _QUIET:
         try:
             yield
         except DataError:
@@ -376,6 +412,11 @@ def _npz_images(array: npt.NDArray[Any], path: Path, key: str) -> Pixels:
     """(N, H, W), (N, H, W, C) or (N, C, H, W) -> (N, C, H, W)."""
     if array.dtype.kind == "f" and np.isnan(array).any():
         raise broken(path, f"{key} contains NaN", "clean it and convert it to uint8, 0..255")
+    return np.ascontiguousarray(_channels_first(array, path, key))
+
+
+def _channels_first(array: npt.NDArray[Any], path: Path, key: str) -> Pixels:
+    """A view of (N, C, H, W)."""
     if array.dtype != np.uint8:
         raise broken(path, f"{key} is {array.dtype}", "convert it to uint8, 0..255")
     if array.ndim == 3:
@@ -385,28 +426,71 @@ def _npz_images(array: npt.NDArray[Any], path: Path, key: str) -> Pixels:
     if array.ndim != 4 or array.shape[1] not in (1, 3) or array.size == 0:
         remedy = "it must be (N, H, W) or (N, H, W, C) with C = 1 or 3"
         raise broken(path, f"{key} has the shape {array.shape}", remedy)
-    return np.ascontiguousarray(array)
+    return array
 
 
-def as_vectors(array: npt.NDArray[Any], origin: Path | str, what: str = "features") -> tuple[Vectors, str]:
-    """(N, D) numbers -> the float32 that is learned from, and what was done to them, if anything."""
-    if array.ndim != 2 or array.size == 0:
-        raise broken(origin, f"{what} has the shape {array.shape}", "it must be (N, D): a row of numbers a vector")
-    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
-        raise broken(origin, f"{what} is {array.dtype}", "give float32, float16, float64 or whole numbers")
+def as_vectors(
+    array: npt.NDArray[Any], origin: Path | str, what: str = "features", *, first: int = 0
+) -> tuple[Vectors, str]:
+    """(N, D) numbers -> the float32 that is learned from, and what was done to them, if anything.
+
+    `first`: the number of the first row, of a block of them.
+    """
+    note = _check_vectors(array, origin, what)
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(array, np.float32)
     if not np.isfinite(vectors).all():
         row, column = (int(place) for place in np.argwhere(~np.isfinite(vectors))[0])
-        where = f"{array[row, column]} in row {row}, column {column}"
+        where = f"{array[row, column]} in row {first + row}, column {column}"
         raise broken(origin, f"{what} holds {where}", "every number must be finite, also as float32; clean them first")
-    return vectors, "" if array.dtype == np.float32 else f"{what} are {array.dtype}, taken as float32"
+    return vectors, note
+
+
+def _check_vectors(array: npt.NDArray[Any], origin: Path | str, what: str) -> str:
+    """Shape and type; what will be done to them, if anything."""
+    if array.ndim != 2 or array.size == 0:
+        raise broken(origin, f"{what} has the shape {array.shape}", "it must be (N, D): a row of numbers a vector")
+    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+        raise broken(origin, f"{what} is {array.dtype}", "give float32, float16, float64 or whole numbers")
+    return "" if array.dtype == np.float32 else f"{what} are {array.dtype}, taken as float32"
 
 
 def _npz_vectors(array: npt.NDArray[Any], path: Path, key: str) -> tuple[Vectors, str]:
     if array.dtype.kind != "f":
         raise broken(path, f"{key} is {array.dtype}", "features are float32, float16 or float64")
     return as_vectors(array, path, key)
+
+
+def _npz_blocks(path: Path, key: str, step: int) -> Iterator[Pixels | Vectors]:
+    """An array of an .npz file as it is learned from, `step` examples at a time: it need not fit into memory."""
+    with _decoding(path, f"{key} cannot be read"), zipfile.ZipFile(path) as file, file.open(f"{key}.npy") as member:
+        shape, _, dtype = _npy_header(member)
+        size = math.prod(shape[1:]) * dtype.itemsize
+        for at in range(0, shape[0], step):
+            content = member.read(min(step, shape[0] - at) * size)
+            if len(content) != min(step, shape[0] - at) * size:
+                raise broken(path, f"{key} ends early")
+            block = np.frombuffer(content, dtype).reshape(-1, *shape[1:])
+            if key.endswith("features"):
+                yield as_vectors(block, path, key, first=at)[0]
+            else:
+                yield _npz_images(block, path, key)
+        if member.read(1):  # up to the last byte, for its checksum
+            raise broken(path, f"{key} holds more than its header says")
+
+
+def _npy_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type."""
+    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    return read[np.lib.format.read_magic(member)[0]](member)
+
+
+def _without_memory(path: Path, key: str) -> npt.NDArray[Any] | None:
+    """An array of an .npz file by its header alone; None where it has to be read whole, as where its type is wrong."""
+    with zipfile.ZipFile(path) as file, file.open(f"{key}.npy") as member:
+        shape, columns_first, dtype = _npy_header(member)
+    plain = not columns_first and len(shape) > 1 and dtype.kind == ("f" if key.endswith("features") else "u")
+    return np.broadcast_to(np.zeros((), dtype), shape) if plain else None
 
 
 def _npz_labels(array: npt.NDArray[Any], path: Path, key: str) -> Labels:
@@ -423,13 +507,14 @@ KINDS = ("images", "features")
 NPZ_ARRAYS = (*(f"{part}{kind}" for part in ("", "train_", "test_") for kind in (*KINDS, "labels")), "class_names")
 
 
-def npz_set(path: Path) -> tuple[Raw, Raw | None, tuple[str, ...]]:
+def npz_set(path: Path, *, in_pieces: bool = False) -> tuple[Raw, Raw | None, tuple[str, ...]]:
     """`images` + `labels` (or `train_images` + `train_labels`), optionally `test_images` + `test_labels`.
 
     Vectors are called `features` in the place of `images`. Labels as they stand there, any whole numbers; with their
-    names where the file has `class_names`, one a number.
+    names where the file has `class_names`, one a number. `in_pieces`: images stay in the file until they are asked for.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
+    pieces: dict[str, npt.NDArray[Any]] = {}
     remedy = "write it with numpy.savez(path, images=..., labels=...), or features=... for vectors"
     with _decoding(path, "no readable .npz file", remedy), path.open("rb") as file:
         loaded = np.load(file, allow_pickle=False)  # never unpickle: a data file must not run code
@@ -438,7 +523,10 @@ def npz_set(path: Path) -> tuple[Raw, Raw | None, tuple[str, ...]]:
         with loaded:
             for key in NPZ_ARRAYS:
                 if key in loaded.files:
-                    arrays[key] = loaded[key]
+                    bare = _without_memory(path, key) if in_pieces and key.endswith(KINDS) else None
+                    if bare is not None:
+                        pieces[key] = bare
+                    arrays[key] = loaded[key] if bare is None else bare
                     if not isinstance(arrays[key], np.ndarray):
                         raise broken(path, f"{key} is no numpy array", remedy)
     found = [kind for kind in KINDS if any(key.endswith(kind) for key in arrays)] or ["images"]
@@ -456,6 +544,13 @@ def npz_set(path: Path) -> tuple[Raw, Raw | None, tuple[str, ...]]:
     def part(p: str) -> Raw:
         labels, note = _npz_labels(arrays[f"{p}labels"], path, f"{p}labels"), ""
         images: Pixels | Vectors
+        if (key := f"{p}{own}") in pieces:
+            if own == "features":
+                note, images = _check_vectors(pieces[key], path, key), pieces[key]
+            else:
+                images = _channels_first(pieces[key], path, key)
+            checked = _paired(images, labels, f"{path}: {key}", f"{p}labels")
+            return InPieces(images, checked.labels, note, read=partial(_npz_blocks, path, key))
         if own == "features":
             images, note = _npz_vectors(arrays[f"{p}{own}"], path, f"{p}{own}")
         else:
@@ -519,7 +614,15 @@ def npz_backbone(path: Path) -> Recipe | None:
 
 def read_npz(path: Path) -> RawSet:
     """Labels 0..n-1, every number present, in both parts."""
-    train, test, names = npz_set(path)
+    return _whole_npz(path, *npz_set(path))
+
+
+def read_npz_in_pieces(path: Path) -> RawSet:
+    """The same, with images that stay in the file until they are asked for."""
+    return _whole_npz(path, *npz_set(path, in_pieces=True))
+
+
+def _whole_npz(path: Path, train: Raw, test: Raw | None, names: tuple[str, ...]) -> RawSet:
     classes = check_labels(train.labels, path)
     if test:
         check_labels(test.labels, f"{path}: test_labels", classes)
