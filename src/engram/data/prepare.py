@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +48,10 @@ def prepare(
         raise ConfigError(f"{name}: is prepared already; use it as it is")
     if out is not None and os.path.lexists(out):
         raise DataError(f"{out} is there already; remove it or choose another --out")
-    if out is None and (found := fresh_copy(name, image_size, root)[0]) is not None:
-        return Prepared(found.folder, found, made=False)
+    if out is None:
+        with suppress(DataError):  # a damaged one is made anew
+            if (found := fresh_copy(name, image_size, root)[0]) is not None:
+                return Prepared(found.folder, found, made=False)
     source = source_of(name, root)
     before = source.stamp() if source else {}
     raw, origin = read_raw(name, root, in_pieces=True)

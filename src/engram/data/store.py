@@ -228,8 +228,9 @@ class Store:
         self.folder = folder
         try:
             self.facts = Facts.of(body)
-            self.hashes = {part: (own["labels"], tuple(own["classes"])) for part, own in body["parts"].items()}
             self.counts = {part: tuple(own["counts"]) for part, own in body["parts"].items()}
+            self.hashes = {part: (own["labels"], tuple(own["classes"])) for part, own in body["parts"].items()}
+            _require_sense(self.facts, self.counts, self.hashes)
             self._each = math.prod(self.facts.shape) * type_of(self.facts.shape).itemsize
             self.bytes = sum(map(sum, self.counts.values())) * self._each
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -300,7 +301,11 @@ class Store:
         name = f"{part}.labels"
         self._require_whole(name, self.hashes[part][0])
         with self._reading(name):
-            return np.fromfile(self.folder / name, "<i4").astype(np.int64)
+            labels = np.fromfile(self.folder / name, "<i4").astype(np.int64)
+        found = np.bincount(labels.clip(0), minlength=len(self.counts[part]))
+        if not np.array_equal(found, self.counts[part]) or labels.min(initial=0) < 0:
+            raise broken(self.folder / name, "is damaged: it names other classes than the manifest", REMEDY)
+        return labels
 
     def _require_length(self, name: str, length: int) -> None:
         with self._reading(name):
@@ -326,6 +331,29 @@ class Store:
             raise broken(self.folder / name, "this file of a prepared set is gone", REMEDY) from None
         except OSError as error:
             raise broken(self.folder / name, f"cannot be read ({error.strerror or error})", REMEDY) from None
+
+
+def _require_sense(
+    facts: Facts, counts: Mapping[str, tuple[int, ...]], hashes: Mapping[str, tuple[str, tuple[str, ...]]]
+) -> None:
+    """ValueError where a manifest contradicts itself."""
+    shape, size = facts.shape, facts.size
+    sides = (side for pair in facts.sizes for side in pair)
+    whole = (*shape, *(number for own in counts.values() for number in own), *facts.sizes.values(), *sides)
+    if not all(type(number) is int and number >= 0 for number in whole) or not shape or 0 in shape:
+        raise ValueError("a number that counts nothing")
+    if (len(shape), size) != ((1, None) if is_vector(shape) else (3, shape[-1])) or len(set(shape[1:])) > 1:
+        raise ValueError(f"the shape {shape} at the size {size}")
+    if set(counts) not in ({"train"}, set(PARTS)) or not sum(counts["train"]):
+        raise ValueError(f"the parts {', '.join(counts)}")
+    if any(len(own) != len(facts.class_names) for own in (*counts.values(), *(named for _, named in hashes.values()))):
+        raise ValueError(f"{len(facts.class_names)} classes")
+    if size and facts.sizes.total() != sum(map(sum, counts.values())):
+        raise ValueError(f"the sizes of {facts.sizes.total()} images")
+    if not all(isinstance(text, str) for text in (facts.name, facts.digest, *facts.class_names, *facts.notes)):
+        raise ValueError("a text that is none")
+    if not isinstance(facts.source, dict):
+        raise ValueError("a source that is none")
 
 
 def _manifest(path: Path) -> dict[str, Any]:
