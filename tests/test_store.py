@@ -489,6 +489,15 @@ def test_few_images_are_decoded_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(decoded) < 30, "whoever stops does not wait for the rest"
 
 
+def test_who_waits_for_many_files_is_told_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = write_folder(tmp_path / "images")
+    assert load_dataset(name).notes == ()
+    monkeypatch.setattr("engram.data.datasets.MANY", 36)
+    assert load_dataset(name).notes == ("every start decodes 36 files; once is enough by `engram data prepare`",)
+    prepare(name)
+    assert load_dataset(name).notes == ()
+
+
 # ---------------------------------------------------------------- stale
 
 

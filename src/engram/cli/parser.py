@@ -261,7 +261,9 @@ def _run(commands: Commands) -> None:
         "each. Stop it with Ctrl-C: it saves, and prints the command that goes on.",
         talks=True,
     )
-    run.add_argument("--dataset", metavar="D", help="name of a data set, folder:PATH or npz:PATH (default: digits)")
+    run.add_argument(
+        "--dataset", metavar="D", help="data set, folder:PATH, npz:PATH or prepared:FOLDER (default: digits)"
+    )
     run.add_argument("--method", metavar="M", help="name of a method (default: dgmw)")
     run.add_argument("--preset", metavar="PRESET", help="named settings (default: auto, those of the data set)")
     run.add_argument(

@@ -23,7 +23,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from engram.data import cache, formats, sources
-from engram.data.raw import Labels, Pixels, Raw, RawSet, Vectors, broken, check_labels, describe, fingerprints, one_line
+from engram.data.raw import (
+    ImageFiles,
+    Labels,
+    Pixels,
+    Raw,
+    RawSet,
+    Vectors,
+    broken,
+    check_labels,
+    describe,
+    fingerprints,
+    one_line,
+)
 from engram.data.raw import digest as digest_of
 from engram.data.recipe import Recipe
 from engram.data.store import Store
@@ -562,8 +574,14 @@ def load_dataset(
         return _divide(name, whole, origin, holdout=holdout, size=image_size, development=development, called=called)
     raw, origin = read_raw(name, root)
     dataset = assemble(name, raw, origin, holdout=holdout, size=image_size, development=development)
+    if not notes and isinstance(raw.train.images, ImageFiles) and len(raw.train.images) >= MANY:
+        notes = (f"every start decodes {len(raw.train.images):,} files; once is enough by `engram data prepare`",)
     dataset.notes += notes
     return dataset
+
+
+MANY = 20_000
+"""Files that are slow enough to decode for a hint."""
 
 
 def _prepared(name: str, size: int, root: Path | None) -> tuple[Store | None, tuple[str, ...]]:
