@@ -100,7 +100,7 @@ def make_folder(folder: Path, images: int) -> None:
             Image.fromarray(image.transpose(1, 2, 0)).save(own / f"{place:06d}.png", compress_level=1)
 
 
-def second_start(at: Path, images: int, first: bool) -> dict[str, Cost]:
+def second_start(at: Path, images: int, *, first: bool = False, rounds: int = 3) -> dict[str, Cost]:
     """From the command to the moment when the first task begins; and what the copy takes."""
     folder = at / f"png-{images}"
     if not folder.exists():
@@ -113,7 +113,7 @@ def second_start(at: Path, images: int, first: bool) -> dict[str, Cost]:
             found["without a copy"] = cost_of([*start, f"{out}/first"], at / "no-cache")
         prepare = [sys.executable, "-m", "engram", "data", "prepare", data, "--quiet"]
         found["engram data prepare"] = cost_of(prepare, cache)
-        for n in range(3):
+        for n in range(rounds):
             found[f"second start {n + 1}"] = cost_of([*start, f"{out}/second{n}"], cache)
     return found
 
@@ -153,7 +153,7 @@ def memory(at: Path, images: int, tasks: int) -> tuple[Cost, list[int]]:
 
 def do_second_start(given: argparse.Namespace, at: Path) -> None:
     print(f"\n{given.images:,} PNG files of {SIDE}x{SIDE} in {CLASSES} folders, seconds (bar: 5)")
-    for name, cost in second_start(at, given.images, given.first).items():
+    for name, cost in second_start(at, given.images, first=given.first).items():
         print(f"{name:22}  {cost.seconds:7.2f}  cpu {cost.cpu_seconds:7.2f}  peak {cost.peak_bytes / 2**20:,.0f} MB")
 
 

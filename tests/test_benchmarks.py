@@ -22,6 +22,7 @@ import sampling
 import scale
 import share
 import step
+import stream
 from engram.config import compose, differences
 from engram.gan.oversampling import draw_rows, sampling_weights
 from engram.masking.annealing import s_max_of_epoch, unit_scale, weight_scale
@@ -282,3 +283,13 @@ def test_photographs_that_are_made_up_compress_like_real_ones() -> None:
     sizes = [len(predict.as_jpeg(predict.photograph(seed))) for seed in range(2)]
     assert all(36e3 < size < 69e3 for size in sizes), sizes
     assert predict.photograph(0).shape == (400, 500, 3)
+
+
+def test_the_stream_is_measured_on_made_up_sets(tmp_path: Path) -> None:
+    """Toy sizes: what the processes cost is not looked at, but that each does what it is timed for."""
+    costs = stream.second_start(tmp_path, 200, rounds=1)
+    assert list(costs) == ["engram data prepare", "second start 1"]
+    assert len(list((tmp_path / "cache" / "prepared").iterdir())) == 1
+    cost, peaks = stream.memory(tmp_path, 1000, 1)
+    assert len(peaks) == 1
+    assert peaks[0] <= cost.peak_bytes

@@ -565,6 +565,19 @@ def test_files_that_change_while_they_are_read_make_no_copy(tmp_path: Path, plac
     with pytest.raises(DataError, match="changed while they were read"):
         prepare(name, show=change)
     assert list(place.iterdir()) == []
+    with pytest.raises(DataError, match="changed while they were read"):
+        prepare("folder:" + str(write_away(tmp_path)), show=lambda *_: shutil.rmtree(tmp_path / "away", True))
+
+
+def write_away(root: Path) -> Path:
+    """A folder whose images are all decoded before the first one is written."""
+    Image.new("L", (8, 8)).save(make(root / "away" / "a") / "0.png")
+    return root / "away"
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
 
 
 # ---------------------------------------------------------------- damaged, foreign, unfinished
@@ -724,6 +737,17 @@ def test_killed_while_preparing_nothing_is_taken_for_whole(tmp_path: Path, place
     own.mkdir()
     assert call(["data", "cache", "--clear"]) == 0
     assert list(place.iterdir()) == [own], "somebody is at work there"
+
+
+@POSIX
+def test_only_its_own_left_overs_are_cleared_from_a_users_folder(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    other, own = (tmp_path / f".{name}.{gone.pid}.tmp" for name in ("letters", "cut"))
+    other.mkdir()
+    own.mkdir()
+    prepare("digits", out=tmp_path / "cut")
+    assert (other.exists(), own.exists()) == (True, False)
 
 
 @POSIX

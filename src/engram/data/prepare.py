@@ -67,7 +67,10 @@ def prepare(
             for count in cut.part(part, own, size):
                 done += count
                 show(done, total)
-        if source.stamp() != before:
+        after = None
+        with suppress(OSError):  # they may be gone by now
+            after = source.stamp()
+        if after != before:
             raise broken(origin, "its files were changed while they were read", "prepare it again when they rest")
         cut.writer.finish(_facts(called(name), raw, origin, cut, size, before))
     return Prepared(target, Store(target), made=True)

@@ -13,6 +13,7 @@ first example is read from it. A file is mapped while examples are copied out of
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import math
@@ -106,7 +107,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     building = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        clear_left_overs(target.parent)
+        clear_left_overs(target.parent, target.name)
         building.mkdir()
         yield building
         _sync(building)
@@ -120,18 +121,18 @@ def whole_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def left_overs(folder: Path) -> list[Path]:
-    """What processes left that were killed while they wrote; who is still at work keeps theirs."""
+def left_overs(folder: Path, name: str = "") -> list[Path]:
+    """What processes left that were killed while they wrote this, or anything; who is still at work keeps theirs."""
     found = []
-    for path in folder.glob(".*.tmp"):
+    for path in folder.glob(f".{glob.escape(name) or '*'}.*.tmp"):
         number = path.name.split(".")[-2]
-        if number.isdecimal() and not _is_alive(int(number)):
+        if number.isdecimal() and path.is_dir() and not _is_alive(int(number)):
             found.append(path)
     return found
 
 
-def clear_left_overs(folder: Path) -> None:
-    for path in left_overs(folder):
+def clear_left_overs(folder: Path, name: str = "") -> None:
+    for path in left_overs(folder, name):
         shutil.rmtree(path, ignore_errors=True)
 
 
