@@ -29,7 +29,7 @@ from engram import run
 from engram.cli import call
 from engram.data import cache, formats
 from engram.data.cache import clear, copies
-from engram.data.datasets import Dataset, check, load_dataset
+from engram.data.datasets import Dataset, check, load_dataset, read_raw
 from engram.data.prepare import Prepared, prepare
 from engram.data.raw import ImageFiles, content_digest
 from engram.data.store import FORMAT, MANIFEST, Facts, Store, Writer, _hash_of, whole_folder
@@ -187,6 +187,21 @@ def test_a_run_on_a_copy_has_the_records_of_one_without(tmp_path: Path) -> None:
     assert go("broken off", resume=True) == plain
 
 
+def test_a_stream_that_is_handed_over_is_read_whole(tmp_path: Path) -> None:
+    """As a model takes it in; and its tasks are looked at before they begin, as for an audit file."""
+    name = write_arrays(tmp_path / "a.npz")
+
+    def found() -> list[Any]:
+        stream = ClassStream(load_dataset(name), 2, order=[3, 1, 0])
+        looked = [torch.from_numpy(stream.images_of(task)).clone() for task in range(2)]
+        whole = stream.hand_over()
+        return [*looked, whole.images, whole.labels]
+
+    plain = found()
+    prepare(name)
+    assert same(plain, found())
+
+
 def test_a_store_gives_rows_in_any_order(tmp_path: Path) -> None:
     draws = np.random.default_rng(1)
     labels = np.array([2, 0, 2, 2, 0, 2])  # class 1 has none
@@ -214,6 +229,7 @@ def test_a_copy_in_a_folder_of_its_own_needs_no_other_file(tmp_path: Path, place
     plain = everything(load_dataset(name))
     prepare(name, out=tmp_path / "cut")
     assert not place.exists(), "it goes where it was told to, and nowhere else"
+    assert str(tmp_path) not in (tmp_path / "cut" / MANIFEST).read_text(), "whoever gets it learns no path"
     os.remove(tmp_path / "a.npz")
     shutil.move(tmp_path / "cut", tmp_path / "moved")
     found = everything(load_dataset(f"prepared:{tmp_path / 'moved'}"))
@@ -224,6 +240,8 @@ def test_a_copy_in_a_folder_of_its_own_needs_no_other_file(tmp_path: Path, place
         prepare("digits", out=tmp_path / "moved")
     with pytest.raises(ConfigError, match=r"prepared already"):
         prepare(f"prepared:{tmp_path / 'moved'}")
+    with pytest.raises(DataError, match=r"is for `engram run`.*give the data it was made from"):
+        read_raw(f"prepared:{tmp_path / 'moved'}")
     with pytest.raises(DataError, match=r"manifest.json: no such file"):
         load_dataset(f"prepared:{tmp_path}")
 

@@ -161,7 +161,7 @@ def do_data_prepare(chosen: argparse.Namespace) -> int:
         )
     store = made.store
     if chosen.verbose:
-        complain(f"read from {store.facts.source['path']}, {store.facts.source['files']:,} files; {store.facts.digest}")
+        complain(f"{store.facts.name}: contents {store.facts.digest}, at {' x '.join(map(str, store.facts.shape))}")
     if not chosen.quiet:
         many = " / ".join(f"{sum(counts):,}" for counts in store.counts.values())
         there = "" if made.made else "was there already: "

@@ -471,7 +471,7 @@ def _prepare(verbs: Commands) -> None:
         "--out",
         metavar="FOLDER",
         type=Path,
-        help="a new folder in the place of the cache; --dataset prepared:FOLDER then needs no other file",
+        help="a new folder; --dataset prepared:FOLDER then needs no other file (default: the cache)",
     )
     _image_size(prepare)
     cache = _command(verbs, "cache", do_data_cache, "list prepared copies with their sizes, or remove them")

@@ -72,8 +72,16 @@ def prepare(
             after = source.stamp()
         if after != before:
             raise broken(origin, "its files were changed while they were read", "prepare it again when they rest")
-        cut.writer.finish(_facts(called(name), raw, origin, cut, size, before))
+        # a copy in a folder of its own is handed on: on whose disc its files lay is nobody's business
+        title, known = (called(name), before) if out is None else (_last_part(name), {})
+        cut.writer.finish(_facts(title, raw, origin, cut, size, known))
     return Prepared(target, Store(target), made=True)
+
+
+def _last_part(name: str) -> str:
+    """`folder:/home/me/mugs` -> `folder:mugs`."""
+    kind, colon, path = name.partition(":")
+    return f"{kind}:{os.path.basename(os.path.realpath(os.path.expanduser(path)))}" if colon else name
 
 
 def _shape(raw: Raw, size: int | None) -> Shape:
