@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import tracemalloc
 import warnings
 import weakref
@@ -477,6 +478,7 @@ def test_an_npz_file_in_pieces_is_refused_for_what_it_is_refused_whole(tmp_path:
 
 def test_images_decoded_on_all_cores_come_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engram.data.raw.cores", lambda: 8)
+    monkeypatch.setattr("engram.data.raw.LARGE", 0)
     write_folder(tmp_path / "images", per_class=30)
     paths = tuple(sorted((tmp_path / "images").rglob("*.*")))
     alone = [formats.decode_image(path, 3) for path in paths]
@@ -493,9 +495,11 @@ def test_images_decoded_on_all_cores_come_in_their_order(tmp_path: Path, monkeyp
 
 def test_few_images_are_decoded_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engram.data.raw.cores", lambda: 3)
+    monkeypatch.setattr("engram.data.raw.LARGE", 0)
     decoded: list[Path] = []
 
     def decode(path: Path, channels: int) -> Any:
+        assert threading.current_thread() is not threading.main_thread()
         decoded.append(path)
         return np.zeros((channels, 2, 2), np.uint8)
 
@@ -505,6 +509,23 @@ def test_few_images_are_decoded_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(decoded) <= taken + 6
     images.close()  # type: ignore[attr-defined]
     assert len(decoded) < 30, "whoever stops does not wait for the rest"
+
+
+def test_small_files_are_decoded_without_threads(tmp_path: Path) -> None:
+    """Two threads that decode icons take four times as long as one: each waits for the interpreter."""
+    where = []
+
+    def decode(path: Path, channels: int) -> Any:
+        where.append(threading.current_thread() is threading.main_thread())
+        return np.zeros((channels, 2, 2), np.uint8)
+
+    for size, alone in ((500, True), (50_000, False)):
+        paths = tuple(tmp_path / f"{size}-{number}" for number in range(200))
+        for path in paths:
+            path.write_bytes(b"0" * size)
+        where.clear()
+        assert len(list(ImageFiles(paths, 1, decode))) == 200
+        assert where == [alone] * 200
 
 
 def test_who_waits_for_many_files_is_told_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,10 @@ Vectors = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
 BLOCK = 1 << 20  # pixels: 4 MB as float
+LARGE = 1 << 15
+"""Bytes of an image file from which on threads pay: decoding then takes longer than all that Python does about it."""
+SAMPLE = 64
+"""Files that are looked at to tell, about."""
 INTACT = "replace it with an intact copy"
 
 
@@ -47,7 +51,15 @@ class ImageFiles:
         return len(self.paths)
 
     def __iter__(self) -> Iterator[Pixels]:
-        """In order, decoded on all cores a few images ahead. Pillow's decoders let other threads run beside them."""
+        """In order. Large files are decoded on all cores: of small ones, threads would wait for each other."""
+        return self._ahead() if self._large() else (self.decode(path, self.channels) for path in self.paths)
+
+    def _large(self) -> bool:
+        some = self.paths[:: 1 + len(self.paths) // SAMPLE]
+        return sum(map(_size, some)) >= LARGE * len(some)
+
+    def _ahead(self) -> Iterator[Pixels]:
+        """A few images ahead: Pillow's decoders let other threads run beside them."""
         workers = cores()
         left = iter(self.paths)
         pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
@@ -62,6 +74,13 @@ class ImageFiles:
                 yield image
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # whoever reads it says what is wrong
+        return 0
 
 
 def cores() -> int:
