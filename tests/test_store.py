@@ -628,7 +628,7 @@ def test_files_that_change_while_they_are_read_make_no_copy(tmp_path: Path, plac
     name = write_folder(tmp_path / "images")
 
     def change(done: int, total: int) -> None:
-        (tmp_path / "images" / "class 0" / f"{done}.png").write_bytes(b"")
+        (tmp_path / "images" / "class 0" / f"new {done}.png").write_bytes(b"")
 
     with pytest.raises(DataError, match="changed while they were read"):
         prepare(name, show=change)
