@@ -24,6 +24,7 @@ import sampling
 import scale
 import share
 import step
+import stream
 from engram.config import compose, differences
 from engram.gan.oversampling import draw_rows, sampling_weights
 from engram.masking.annealing import s_max_of_epoch, unit_scale, weight_scale
@@ -326,3 +327,13 @@ def test_what_many_classes_cost_is_told_task_by_task() -> None:
         assert min(cost.learning, cost.evaluation, cost.resident, cost.checkpoint, cost.records) > 0
         assert cost.seconds == pytest.approx(cost.learning + cost.evaluation + cost.saving)
     assert classes.at([classes.Cost(*[float(n)] * 6) for n in range(1, 10)], 5).resident == 5.0
+
+
+def test_the_stream_is_measured_on_made_up_sets(tmp_path: Path) -> None:
+    """Toy sizes: what the processes cost is not looked at, but that each does what it is timed for."""
+    costs = stream.second_start(tmp_path, 200, rounds=1)
+    assert list(costs) == ["engram data prepare", "second start 1"]
+    assert len(list((tmp_path / "cache" / "prepared").iterdir())) == 1
+    cost, peaks = stream.memory(tmp_path, 1000, 1)
+    assert len(peaks) == 1
+    assert peaks[0] <= cost.peak_bytes

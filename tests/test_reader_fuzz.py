@@ -21,6 +21,7 @@ from engram.data import fetch as fetching
 from engram.data import formats
 from engram.data.images import DECODERS, decode_image
 from engram.data.npz import npz_backbone, npz_features, npz_set, read_npz
+from engram.data.raw import content_digest
 from engram.data.recipe import Recipe
 from engram.errors import DataError
 
@@ -71,6 +72,10 @@ def of_deb(path: Path) -> object:
     return list(fetching._members(path, ("x.bin",), fetching._data_start(path)))
 
 
+def in_pieces(path: Path) -> object:
+    return content_digest(read_npz(path, in_pieces=True))
+
+
 ARRAYS = {"images": GREY, "labels": LABELS, "class_names": np.array(["a", "b", "c"])}
 RECIPE = Recipe("x.onnx", "0" * 64, (3, 8, 8), "uint8", (), (), "features")
 VECTORS = {"features": GREY.reshape(12, -1) / 7, "labels": LABELS, "backbone": np.array(RECIPE.text)}
@@ -84,6 +89,8 @@ GOOD: dict[str, tuple[bytes, Callable[[Path], object]]] = {
     "counted mat": (svhn(packed=True), lambda path: formats.count_svhn(path, path)),
     "cifar": (bytes(3 * formats.CIFAR_ROW), lambda path: formats.read_cifar(path, path)),
     "npz": (made(np.savez, **ARRAYS), read_npz),
+    "npz in pieces": (made(np.savez, **ARRAYS), in_pieces),
+    "packed npz in pieces": (made(np.savez_compressed, **VECTORS), in_pieces),
     "packed npz": (made(np.savez_compressed, **ARRAYS), npz_set),
     "npz of vectors": (made(np.savez, **VECTORS), npz_set),
     "backbone": (made(np.savez, **VECTORS), npz_backbone),

@@ -31,6 +31,7 @@ from engram.data import formats, limits, sources
 from engram.data.datasets import check, load_dataset, survey
 from engram.data.images import decode_image
 from engram.data.npz import npz_features, read_npz
+from engram.data.raw import content_digest
 from engram.errors import DataError
 from engram.model.inputs import as_images
 
@@ -268,8 +269,10 @@ def test_headers_of_arrays_that_lie(tmp_path: Path, case: str) -> None:
     with little_memory():
         for member in ("images", "features", "labels"):
             good = {"images": npy(GREY), "labels": npy(LABELS)}
-            text = refusal(lambda m=member, g=good: read_npz(archive(path, g | {m: LIES[case]})))  # type: ignore[misc]
+            archive(path, good | {member: LIES[case]})
+            text = refusal(lambda: read_npz(path))
             assert str(path) in text
+            assert refusal(lambda: content_digest(read_npz(path, in_pieces=True))) == text
         (tmp_path / "a.npy").write_bytes(LIES[case])
         refusal(lambda: npz_features(tmp_path / "a.npy"))
 
@@ -296,6 +299,7 @@ def test_what_a_zip_file_unpacks_to_has_a_limit(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(limits, "UNPACKED", total - 1)
     text = refusal(lambda: read_npz(archive(path, members)))
     assert f"bytes when it is unpacked: {total:,}, the limit is {total - 1:,}; write it with numpy.savez" in text
+    assert refusal(lambda: read_npz(path, in_pieces=True)) == text
     assert "labels" in refusal(lambda: read_npz(archive(path, members, zipfile.ZIP_STORED)))
     for kind in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
         assert "packed in another way" in refusal(lambda k=kind: read_npz(archive(path, members, k)))  # type: ignore[misc]
@@ -310,6 +314,16 @@ def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
     data[second - 4 : second] = data[first - 4 : first]
     path.write_bytes(data)
     refusal(lambda: read_npz(path))
+    refusal(lambda: read_npz(path, in_pieces=True))
+
+
+def test_a_file_that_changes_between_its_pieces_is_refused(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.npz", {"images": npy(GREY), "labels": npy(LABELS)})
+    raw = read_npz(path, in_pieces=True)
+    archive(path, {"images": npy(GREY[:, :4]), "labels": npy(LABELS)})
+    assert "images was changed while it was read" in refusal(lambda: content_digest(raw))
+    os.remove(path)
+    assert "no such file" in refusal(lambda: content_digest(raw))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from scipy.io import savemat
 from engram.cli import call
 from engram.data import datasets, limits, sources
 from engram.data import fetch as fetching
+from engram.data.prepare import prepare
 from engram.data.raw import content_digest
 from engram.errors import ConfigError, DataError
 
@@ -278,6 +279,10 @@ def test_svhn_of_black_pixels_is_never_ok(
         assert call(["data", "check", "svhn"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "not checked: svhn: contents"
         assert datasets.load_dataset("svhn").variant == "standard size, contents not verified"
+        assert prepare("svhn").made
+        assert datasets.load_dataset("svhn").variant == "standard size, contents not verified", "nor is its copy"
+        lines = {line.what: line.ok for line in datasets.check("svhn")}
+        assert (lines["contents"], lines["prepared"]) == (None, True)
 
 
 def test_svhn_is_known_by_the_files_that_were_published(

@@ -24,6 +24,8 @@ from engram.cli import call
 from engram.data import fetch, sources
 from engram.data.backbone import Backbone
 from engram.data.datasets import check, holds_vectors, survey
+from engram.data.npz import read_npz
+from engram.data.raw import content_digest
 from engram.data.select import select
 from engram.errors import LINE, EngramError
 from engram.experiment import checkpoint
@@ -122,7 +124,9 @@ def _named(name: str) -> Callable[[Path], list[str]]:
 def _npz(folder: Path) -> list[str]:
     path = folder / "data.npz"
     holds_vectors(f"npz:{path}")
-    lines = told(lambda: load_dataset(f"npz:{path}"), lambda: check(f"npz:{path}"), lambda: intake.files(str(path)))
+    pieces = partial(read_npz, path, in_pieces=True)
+    reads = [lambda: load_dataset(f"npz:{path}"), lambda: check(f"npz:{path}"), lambda: content_digest(pieces())]
+    lines = told(*reads, lambda: intake.files(str(path)))
     with contextlib.suppress(EngramError):  # images are no vectors
         as_images(path, (3,))
     return lines

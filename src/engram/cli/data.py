@@ -146,3 +146,46 @@ def do_data_check(chosen: argparse.Namespace) -> int:
         for name in chosen.name
         for line in check(name, image_size=chosen.image_size)
     )
+
+
+def do_data_prepare(chosen: argparse.Namespace) -> int:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from engram.data.prepare import prepare
+
+    out = console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True, disable=chosen.quiet or not out.is_terminal) as bar:
+        row = bar.add_task("examples", total=None)
+        made = prepare(
+            chosen.data,
+            image_size=chosen.image_size,
+            out=chosen.out,
+            show=lambda done, total: bar.update(row, completed=done, total=total),
+        )
+    store = made.store
+    if chosen.verbose:
+        complain(f"{store.facts.name}: contents {store.facts.digest}, at {' x '.join(map(str, store.facts.shape))}")
+    if not chosen.quiet:
+        many = " / ".join(f"{sum(counts):,}" for counts in store.counts.values())
+        there = "" if made.made else "was there already: "
+        say(f"{made.path}: {there}{many} in {len(store.facts.class_names)} classes, {store.bytes / 1e6:,.1f} MB")
+        if chosen.out:
+            say(f"it is a data set of its own: --dataset prepared:{chosen.out}")
+        else:
+            say(f"runs on {chosen.data} read it from now on; `engram data cache --clear` removes it")
+    return 0
+
+
+def do_data_cache(chosen: argparse.Namespace) -> int:
+    from engram.data.cache import clear, copies
+
+    if chosen.data and not chosen.clear:
+        raise ConfigError(f"{chosen.data[0]}: what is to be done with it? To remove its copy: --clear")
+    found = clear(chosen.data) if chosen.clear else copies()
+    for copy in found:
+        about = "removed" if chosen.clear else copy.about
+        say(f"{copy.path}: {copy.name or 'unknown'}, {copy.bytes / 1e6:,.1f} MB, {about}")
+    if not found:
+        say("no data set is prepared")
+    return 0

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from engram.cli.bench import do_bench
 from engram.cli.completion import SHELLS, do_completion
-from engram.cli.data import do_data_check, do_data_fetch, do_data_list, do_data_select, do_embed
+from engram.cli.data import (
+    do_data_cache,
+    do_data_check,
+    do_data_fetch,
+    do_data_list,
+    do_data_prepare,
+    do_data_select,
+    do_embed,
+)
 from engram.cli.export import do_export
 from engram.cli.listing import do_list
 from engram.cli.models import do_card, do_forget, do_learn, do_predict, do_sample, do_verify
@@ -256,7 +264,9 @@ def _run(commands: Commands) -> None:
         "each. Stop it with Ctrl-C: it saves, and prints the command that goes on.",
         talks=True,
     )
-    run.add_argument("--dataset", metavar="D", help="name of a data set, folder:PATH or npz:PATH (default: digits)")
+    run.add_argument(
+        "--dataset", metavar="D", help="data set, folder:PATH, npz:PATH or prepared:FOLDER (default: digits)"
+    )
     run.add_argument("--method", metavar="M", help="name of a method (default: dgmw)")
     run.add_argument("--preset", metavar="PRESET", help="named settings (default: auto, those of the data set)")
     run.add_argument(
@@ -493,7 +503,7 @@ def _card(commands: Commands) -> None:
 
 
 def _data(commands: Commands) -> None:
-    text = "list, fetch and check data sets"
+    text = "list, fetch, check and prepare data sets"
     data = commands.add_parser("data", help=text, description=text)
     data.set_defaults(act=lambda _: print(data.format_help(), end=""))
     verbs = data.add_subparsers(dest="verb", metavar="VERB", title="verbs")
@@ -504,7 +514,32 @@ def _data(commands: Commands) -> None:
     check = _command(verbs, "check", do_data_check, "verify checksums, counts per class and shapes")
     check.add_argument("name", metavar="NAME", nargs="+", help="data set, folder:PATH or npz:PATH")
     _image_size(check)
+    _prepare(verbs)
     _select(verbs)
+
+
+def _prepare(verbs: Commands) -> None:
+    prepare = _command(
+        verbs,
+        "prepare",
+        do_data_prepare,
+        "cut a set once into a file a class, so that runs start in seconds and hold one task in memory",
+        more="Read and scale every image once, and write one file a class into the cache. `engram run` reads that copy "
+        "as long as no file of the set has changed its name, length or time of change. The copy holds the images: "
+        "`engram data cache --clear` removes it.",
+        talks=True,
+    )
+    prepare.add_argument("data", metavar="DATA", help="data set, folder:PATH or npz:PATH")
+    prepare.add_argument(
+        "--out",
+        metavar="FOLDER",
+        type=Path,
+        help="a new folder; --dataset prepared:FOLDER then needs no other file (default: the cache)",
+    )
+    _image_size(prepare)
+    cache = _command(verbs, "cache", do_data_cache, "list prepared copies with their sizes, or remove them")
+    cache.add_argument("data", metavar="DATA", nargs="*", help="with --clear: the sets whose copies go (default: all)")
+    cache.add_argument("--clear", action="store_true", help="remove them")
 
 
 def _select(verbs: Commands) -> None:

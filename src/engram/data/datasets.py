@@ -22,11 +22,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engram.data import formats, npz, sources
-from engram.data.raw import Labels, Pixels, Raw, RawSet, Vectors, broken, check_labels, describe, fingerprints, one_line
+from engram.data import cache, formats, npz, sources
+from engram.data.raw import (
+    ImageFiles,
+    Labels,
+    Pixels,
+    Raw,
+    RawSet,
+    Vectors,
+    broken,
+    check_labels,
+    describe,
+    fingerprints,
+    one_line,
+)
 from engram.data.raw import digest as digest_of
 from engram.data.reading import text_of
 from engram.data.recipe import Recipe
+from engram.data.store import Store
 from engram.errors import ConfigError, DataError, StrictnessError, unknown
 from engram.kinds import Shape, described, is_vector, noun
 
@@ -42,6 +55,54 @@ class Split:
     """(N, C, H, W) uint8; of vectors (N, D) float32"""
     labels: Tensor
     """(N,) int64"""
+
+    @property
+    def shape(self) -> Shape:
+        """Of an example."""
+        return tuple(self.images.shape[1:])
+
+    def rows(self, where: Tensor) -> Tensor:
+        """The images of these numbers, or of this mask: a copy."""
+        return self.images[where]
+
+    def part(self, where: Tensor) -> Split:
+        """Some of its examples."""
+        return Split(self.images[where], self.labels[where])
+
+
+class StoredSplit(Split):
+    """One part of a prepared set, or some of its examples: numbers of rows, and no image before it is asked for."""
+
+    _at: tuple[Store, str, Labels]
+
+    def __init__(self, store: Store, part: str, numbers: Labels) -> None:
+        object.__setattr__(self, "labels", torch.from_numpy(store.labels[part][numbers]))
+        object.__setattr__(self, "_at", (store, part, numbers))
+
+    @property
+    def images(self) -> Tensor:
+        """All of them, read anew each time."""
+        return self.rows(torch.arange(len(self.labels)))
+
+    @property
+    def shape(self) -> Shape:
+        store, _, _ = self._at
+        return store.facts.shape
+
+    def read(self, where: Labels | npt.NDArray[np.bool_]) -> Pixels | Vectors:
+        """Copies of the images of these numbers, or of this mask."""
+        store, part, numbers = self._at
+        return store.read(part, numbers[where])
+
+    def rows(self, where: Tensor) -> Tensor:
+        return torch.from_numpy(self.read(where.numpy()))
+
+    def part(self, where: Tensor) -> Split:
+        store, part, numbers = self._at
+        return StoredSplit(store, part, numbers[where.numpy()])
+
+    def __repr__(self) -> str:
+        return f"StoredSplit({len(self.labels)} {noun(self.shape)} of {self._at[0].folder})"
 
 
 @dataclass(frozen=True)
@@ -151,7 +212,7 @@ class Dataset:
     ) -> None:
         self.name = name
         self.class_names = class_names
-        self.shape: Shape = tuple(test.images.shape[1:])
+        self.shape: Shape = test.shape
         """(C, H, W) of every image; (D,) of every vector."""
         self.digest = digest
         """Of the contents before they were scaled, so that it is the same at every size."""
@@ -298,12 +359,14 @@ def holds_vectors(name: str) -> bool:
     False
     """
     kind, _, path = name.partition(":")
-    return kind == "npz" and npz.holds_vectors(Path(os.path.expanduser(path)))
+    at = Path(os.path.expanduser(path))
+    if kind == cache.OUT and path:
+        return is_vector(Store(at).facts.shape)
+    return kind == "npz" and npz.holds_vectors(at)
 
 
 def _part(split: Split, mask: npt.NDArray[np.bool_]) -> Split:
-    where = torch.from_numpy(np.flatnonzero(mask))
-    return Split(split.images[where], split.labels[where])
+    return split.part(torch.from_numpy(np.flatnonzero(mask)))
 
 
 def _read_digits() -> RawSet:
@@ -323,14 +386,16 @@ def _class_names(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(readable.get(name) or name for name in names)
 
 
-def read_raw(name: str, root: Path | None = None) -> tuple[RawSet, str]:
-    """The set as its files hold it, and where they lie."""
+def read_raw(name: str, root: Path | None = None, *, in_pieces: bool = False) -> tuple[RawSet, str]:
+    """The set as its files hold it, and where they lie. `in_pieces`: an .npz file's images stay there for now."""
     kind, _, path = name.partition(":")
     if kind in ("folder", "npz") and path:
         at = Path(os.path.expanduser(path))
         if kind == "npz":
-            return npz.read_npz(at), str(at)
+            return npz.read_npz(at, in_pieces=in_pieces), str(at)
         return formats.read_own_folder(at), str(at)
+    if kind == cache.OUT and path:
+        raise broken(path, "a prepared set is for `engram run` and `load_dataset`", "give the data it was made from")
     if name not in DATASETS:
         raise unknown("data set", name, [*DATASETS, "folder:PATH", "npz:PATH"])
     if name == "digits":
@@ -360,7 +425,7 @@ def _untested(labels: Labels, mask: npt.NDArray[np.bool_], names: tuple[str, ...
     return (one_line(text),)
 
 
-def _check_names(names: Sequence[str], origin: str) -> None:
+def check_names(names: Sequence[str], origin: str) -> None:
     """A folder may be called by bytes that are no text: no file of ours could hold such a name."""
     for name in names:
         if name.encode("utf-8", "replace").decode() != name:
@@ -382,42 +447,100 @@ def assemble(
     `by_name`: which images of a class are held out for the test does not depend on the other classes. `development`:
     training images are held out in the place of the test part, which goes into the digest and nowhere else.
     """
-    _check_names(raw.class_names, origin)
-    parts = [_scale("train", raw.train, size)]
-    notes = describe(raw.left_out, origin)
-    notes += tuple(dict.fromkeys(part.note for part in (raw.train, raw.test) if part is not None and part.note))
-    train = parts[0].split
-    if raw.test:
-        parts.append(_scale("test", raw.test, size))
-        test = parts[1].split
+    check_names(raw.class_names, origin)
+    parts = [_scale("train", raw.train, size)] + ([_scale("test", raw.test, size)] if raw.test else [])
+    whole = _Whole(
+        parts[0].split,
+        parts[1].split if raw.test else None,
+        raw.class_names,
+        digest_of((one for part in parts for one in part.prints), raw.backbone),
+        sum((part.sizes for part in parts), Counter()),
+        note_of(raw, origin),
+        raw.backbone,
+        raw.official,
+    )
+    return _divide(name, whole, origin, holdout=holdout, size=size, by_name=by_name, development=development)
+
+
+def note_of(raw: RawSet, origin: str) -> tuple[str, ...]:
+    """For people, a line each: what was left out, and what was done to numbers."""
+    parts = (raw.train, raw.test)
+    notes = dict.fromkeys(part.note for part in parts if part is not None and part.note)
+    return (*describe(raw.left_out, origin), *notes)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A set at one size, before anything of it is held out."""
+
+    train: Split
+    test: Split | None
+    class_names: tuple[str, ...]
+    digest: str
+    sizes: Counter[tuple[int, int]]
+    notes: tuple[str, ...]
+    backbone: Recipe | None
+    official: bool
+
+
+def _stored(store: Store) -> _Whole:
+    """A set that was prepared: nothing of it is read but its labels."""
+    facts = store.facts
+    check_names(facts.class_names, str(store.folder))
+    splits = {part: StoredSplit(store, part, np.arange(len(labels))) for part, labels in store.labels.items()}
+    return _Whole(
+        splits["train"],
+        splits.get("test"),
+        facts.class_names,
+        facts.digest,
+        facts.sizes,
+        facts.notes,
+        facts.backbone,
+        facts.official,
+    )
+
+
+def _divide(
+    name: str,
+    whole: _Whole,
+    origin: str,
+    *,
+    holdout: float,
+    size: int,
+    by_name: bool = False,
+    development: bool = False,
+    called: str | None = None,
+) -> Dataset:
+    """Training and test part. `called`: the name of the set whose contents it has, where that is another."""
+    train, notes, known = whole.train, whole.notes, called or name
+    if whole.test is not None:
+        test = whole.test
     else:
-        labels = raw.train.labels
-        names = raw.class_names if by_name else None
-        mask = every_fifth(labels) if name == "digits" else held_out(labels, holdout, names)
+        labels = train.labels.numpy()
+        names = whole.class_names if by_name else None
+        mask = every_fifth(labels) if known == "digits" else held_out(labels, holdout, names)
         if not mask.any():
-            kind = noun(train.images.shape[1:])
+            kind = noun(train.shape)
             what = f"no class has two {kind}, so that none can be held out for the test"
             raise broken(origin, what, f"add {kind}, or a test part")
         train, test = _part(train, ~mask), _part(train, mask)
-        notes += _untested(labels, mask, raw.class_names)
-    digest = digest_of((one for part in parts for one in part.prints), raw.backbone)
-    variant = sources.identify(name, digest, (len(train.labels), len(test.labels)), official=raw.official)
+        notes += _untested(labels, mask, whole.class_names)
+    counts = len(train.labels), len(test.labels)
+    variant = sources.identify(known, whole.digest, counts, official=whole.official)
     if development:
-        mask = held_out(train.labels.numpy(), holdout, raw.class_names)
+        mask = held_out(train.labels.numpy(), holdout, whole.class_names)
         train, test = _part(train, ~mask), _part(train, mask)
         variant += DEVELOPMENT
-    sizes = sum((part.sizes for part in parts), Counter())
-    scaling = "" if raw.train.vectors else describe_scaling(sizes, size)
     return Dataset(
         name,
-        raw.class_names,
-        digest,
+        whole.class_names,
+        whole.digest,
         variant,
         train=train,
         test=test,
-        scaling=scaling,
+        scaling="" if is_vector(train.shape) else describe_scaling(whole.sizes, size),
         notes=notes,
-        backbone=raw.backbone,
+        backbone=whole.backbone,
     )
 
 
@@ -440,6 +563,9 @@ def load_dataset(
     it. `development`: the test part is left alone, and `holdout` of the training images are held out in its place, to
     choose settings by. `root` replaces $ENGRAM_DATA and the cache as the place to look in.
 
+    Where `engram data prepare` made a copy of the set at this size, and its files have not changed since, the copy is
+    read instead, class by class when they are asked for. `prepared:FOLDER` is a copy that lies in a folder of its own.
+
     >>> from engram import load_dataset
     >>> load_dataset("digits").class_names[:4]
     ('0', '1', '2', '3')
@@ -447,8 +573,32 @@ def load_dataset(
     if not 0 < holdout < 1:
         raise ConfigError(f"holdout = {holdout}: must lie between 0 and 1, both excluded")
     check_size(image_size)
+    store, notes = _prepared(name, image_size, root)
+    if store is not None:
+        called, origin = store.facts.name, str(store.folder)
+        whole = _stored(store)
+        return _divide(name, whole, origin, holdout=holdout, size=image_size, development=development, called=called)
     raw, origin = read_raw(name, root)
-    return assemble(name, raw, origin, holdout=holdout, size=image_size, development=development)
+    dataset = assemble(name, raw, origin, holdout=holdout, size=image_size, development=development)
+    if not notes and isinstance(raw.train.images, ImageFiles) and len(raw.train.images) >= MANY:
+        notes = (f"every start decodes {len(raw.train.images):,} files; once is enough by `engram data prepare`",)
+    dataset.notes += notes
+    return dataset
+
+
+MANY = 20_000
+"""Files that are slow enough to decode for a hint."""
+
+
+def _prepared(name: str, size: int, root: Path | None) -> tuple[Store | None, tuple[str, ...]]:
+    """The copy to read a set from, where there is one; and a line where there is one that may not be used."""
+    kind, _, path = name.partition(":")
+    if kind != cache.OUT or not path:
+        return cache.fresh_copy(name, size, root)
+    store = Store(Path(os.path.expanduser(path)))
+    if store.facts.size not in (None, size):
+        raise ConfigError(f"{name}: its images have the size {store.facts.size}, not {size}; set stream.image_size")
+    return store, ()
 
 
 # ---------------------------------------------------------------- check and survey
@@ -467,6 +617,8 @@ class Check:
 def check(name: str, *, image_size: int = 32) -> list[Check]:
     """Files, readability, shapes, counts and contents of a set; stops at the first that hinders the next."""
     check_size(image_size)
+    if name.startswith(f"{cache.OUT}:"):
+        return _check_prepared(name)
     if name.startswith(("folder:", "npz:")) or name == "digits":
         found: str | None = "embedded" if name == "digits" else name.partition(":")[2]
     elif name in DATASETS:
@@ -490,7 +642,44 @@ def check(name: str, *, image_size: int = 32) -> list[Check]:
     lines.append(Check("shapes", True, shapes))
     if data.backbone is not None:
         lines.append(Check("backbone", True, f"{data.backbone}: {data.backbone.preparation}, {data.backbone.output}"))
-    return [*lines, _check_counts(data), _check_copies(data), _check_contents(data)]
+    return [*lines, _check_counts(data), _check_copies(data), _check_contents(data), *_check_in_cache(data, image_size)]
+
+
+def _check_in_cache(data: Dataset, size: int) -> list[Check]:
+    """The prepared copy, where there is one: every byte, and whether it is of these contents."""
+    try:
+        store, notes = cache.fresh_copy(data.name, size)
+    except DataError as error:
+        return [Check("prepared", False, str(error))]
+    if store is None:
+        return [Check("prepared", None, note) for note in notes]
+    if damage := store.check():
+        return [Check("prepared", False, damage)]
+    if store.facts.digest != data.digest:
+        what = "holds other contents, though no file looks changed; remove it with `engram data cache --clear`"
+        return [Check("prepared", False, f"{store.folder}: {what}")]
+    return [Check("prepared", True, f"{store.folder}: the same contents, every byte as written")]
+
+
+def _check_prepared(name: str) -> list[Check]:
+    """A copy that is a data set of its own: its bytes are what was written. What they were made from is not here.
+
+    So whether it is what it is called can only be told of the user's own files, which claim to be nothing else.
+    """
+    try:
+        store = Store(Path(os.path.expanduser(name.partition(":")[2])))
+        damage = store.check()
+    except DataError as error:
+        return [Check("readable", False, str(error))]
+    if damage:
+        return [Check("readable", False, damage)]
+    facts, counts = store.facts, " / ".join(f"{sum(own):,}" for own in store.counts.values())
+    contents = f"{facts.digest} (as {facts.name} had it when it was prepared)"
+    return [
+        Check("readable", True, f"{store.folder}: every byte as written"),
+        Check("counts", True, f"{counts} {described(facts.shape)} of {len(facts.class_names)} classes"),
+        Check("contents", None if facts.name in DATASETS else True, one_line(contents)),
+    ]
 
 
 def _check_counts(data: Dataset) -> Check:

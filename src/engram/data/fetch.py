@@ -93,7 +93,7 @@ def fetch(name: str, *, progress: Progress = _silent) -> Fetched:
     """A complete set, fetched into the cache unless it is here already. What is fetched is always verified."""
     if name == "digits":
         return Fetched(EMBEDDED, True)
-    if name.startswith(("folder:", "npz:")):
+    if name.startswith(("folder:", "npz:", "prepared:")):
         raise ConfigError(f"{name}: your own files, there is nothing to fetch; use it as it is")
     if name not in LAYOUT:
         raise unknown("data set", name, ["digits", *LAYOUT])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,10 +72,9 @@ def _opened(data: bytes, origin: str) -> Iterator[Image.Image]:
     Of bytes in memory, because Pillow reads as much from a file as the file asks for, and takes the memory beforehand.
     """
     with decoding(origin, f"no readable {IMAGES} image", REMEDY):
-        warnings.simplefilter("error", Image.DecompressionBombWarning)  # where somebody set Pillow's own limit lower
         try:
             opened = Image.open(io.BytesIO(data), formats=DECODERS)
-        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        except Image.DecompressionBombError as error:
             raise broken(origin, str(error), SMALLER) from None
         with opened as image:
             _check_size(image, origin)
@@ -84,9 +82,10 @@ def _opened(data: bytes, origin: str) -> Iterator[Image.Image]:
 
 
 def _check_size(image: Image.Image, origin: str) -> None:
-    """Before anything is decoded."""
+    """Before anything is decoded. Above its own limit, which somebody may have set lower, Pillow merely warns."""
     within(origin, "pixels along a side:", max(image.size), limits.SIDE, SMALLER)
-    within(origin, "pixels:", image.width * image.height, limits.PIXELS, SMALLER)
+    limit = min(limits.PIXELS, Image.MAX_IMAGE_PIXELS or limits.PIXELS)
+    within(origin, "pixels:", image.width * image.height, limit, SMALLER)
 
 
 def _pixels(image: Image.Image, channels: int) -> Pixels:

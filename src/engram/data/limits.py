@@ -10,6 +10,10 @@ UNPACKED = 1 << 31
 """Bytes that a data file may unpack to, or an IDX, MATLAB or CIFAR file may hold: forty times MNIST, six times SVHN."""
 CLASSES = 1 << 16
 """Three times those of the whole ImageNet."""
+EXAMPLES = 1 << 25
+"""Of a prepared set: twice those of the whole ImageNet. Which is where takes 16 bytes an example."""
+MANIFEST = 1 << 24
+"""Bytes of a prepared set's manifest: in two parts, a checksum and a count for each of CLASSES, and 80 of its name."""
 TEXT = 1 << 22
 """Bytes of a list of names or labels in a text file: a line for each of 100,000."""
 

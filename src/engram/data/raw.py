@@ -13,8 +13,11 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +33,18 @@ Vectors = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
 BLOCK = 1 << 20  # pixels: 4 MB as float
+LARGE = 1 << 15
+"""Bytes of an image file from which on threads pay: decoding then takes longer than all that Python does about it."""
+SAMPLE = 64
+"""Files that are looked at to tell, about."""
+THREADS = 8
+"""That decode at most: each may hold an image of `limits.PIXELS`, and two that wait are as large."""
 INTACT = "replace it with an intact copy"
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Images still in their files, decoded one by one: photographs need not fit into memory together."""
+    """Images still in their files, decoded when their turn comes: photographs need not fit into memory together."""
 
     paths: tuple[Path, ...]
     channels: int
@@ -46,7 +55,41 @@ class ImageFiles:
         return len(self.paths)
 
     def __iter__(self) -> Iterator[Pixels]:
-        return (self.decode(path, self.channels) for path in self.paths)
+        """In order. Large files are decoded on several cores: of small ones, threads would wait for each other."""
+        return self._ahead() if self._large() else (self.decode(path, self.channels) for path in self.paths)
+
+    def _large(self) -> bool:
+        some = self.paths[:: 1 + len(self.paths) // SAMPLE]
+        return sum(map(_size, some)) >= LARGE * len(some)
+
+    def _ahead(self) -> Iterator[Pixels]:
+        """A few images ahead: Pillow's decoders let other threads run beside them."""
+        workers = min(cores(), THREADS)
+        left = iter(self.paths)
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+        try:
+            ahead: deque[Future[Pixels]] = deque()
+            for path in islice(left, 2 * workers):
+                ahead.append(pool.submit(self.decode, path, self.channels))
+            while ahead:
+                image = ahead.popleft().result()
+                for path in islice(left, 1):
+                    ahead.append(pool.submit(self.decode, path, self.channels))
+                yield image
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # whoever reads it says what is wrong
+        return 0
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -81,19 +124,30 @@ class Raw:
                 yield self.images[i : i + step], self.labels[i : i + step]
 
 
-def as_vectors(array: npt.NDArray[Any], origin: Path | str, what: str = "features") -> tuple[Vectors, str]:
-    """(N, D) numbers -> the float32 that is learned from, and what was done to them, if anything."""
+def check_vectors(array: npt.NDArray[Any], origin: Path | str, what: str) -> str:
+    """(N, D) numbers, by shape and type alone; what is done to them when they are taken as float32, if anything."""
     if array.ndim != 2 or array.size == 0:
         raise broken(origin, f"{what} has the shape {array.shape}", "it must be (N, D): a row of numbers a vector")
     if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
         raise broken(origin, f"{what} is {array.dtype}", "give float32, float16, float64 or whole numbers")
+    return "" if array.dtype == np.float32 else f"{what} are {array.dtype}, taken as float32"
+
+
+def as_vectors(
+    array: npt.NDArray[Any], origin: Path | str, what: str = "features", *, first: int = 0
+) -> tuple[Vectors, str]:
+    """(N, D) numbers -> the float32 that is learned from, and what was done to them, if anything.
+
+    `first`: the number of the first row, of a block of them.
+    """
+    note = check_vectors(array, origin, what)
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(array, np.float32)
     if not np.isfinite(vectors).all():
         row, column = (int(place) for place in np.argwhere(~np.isfinite(vectors))[0])
-        where = f"{array[row, column]} in row {row}, column {column}"
+        where = f"{array[row, column]} in row {first + row}, column {column}"
         raise broken(origin, f"{what} holds {where}", "every number must be finite, also as float32; clean them first")
-    return vectors, "" if array.dtype == np.float32 else f"{what} are {array.dtype}, taken as float32"
+    return vectors, note
 
 
 def paired(images: Pixels | Vectors, labels: Labels, images_at: Path | str, labels_at: Path | str) -> Raw:
@@ -103,6 +157,22 @@ def paired(images: Pixels | Vectors, labels: Labels, images_at: Path | str, labe
         what = f"holds {len(images)} {kind}, but {labels_at} holds {len(labels)} labels"
         raise broken(images_at, what, "the two must belong together")
     return Raw(images, labels)
+
+
+@dataclass(frozen=True)
+class InPieces(Raw):
+    """A part that is read from its file block by block. Its `images` have shape and type, and no memory."""
+
+    read: Callable[[int], Iterator[Pixels | Vectors]] = field(kw_only=True)
+    """(examples a block) -> the blocks in order"""
+
+    def blocks(self) -> Iterator[tuple[Pixels | Vectors, Labels]]:
+        """As those of a part in memory."""
+        assert isinstance(self.images, np.ndarray)
+        at = 0
+        for block in self.read(max(1, BLOCK // math.prod(self.images.shape[1:]))):
+            yield block, self.labels[at : at + len(block)]
+            at += len(block)
 
 
 @dataclass(frozen=True)
@@ -181,7 +251,11 @@ def digest(prints: Iterable[bytes], backbone: Recipe | None = None) -> str:
 
     Of vectors that name a backbone, over its digest as well: another one's are other data, were they equal by chance.
     """
-    content = b"".join(sorted(prints))
+    joined = bytearray()  # a list of as many texts would take three times the memory
+    for one in prints:
+        joined += one
+    halves = np.frombuffer(joined, ">u8").reshape(-1, 2)
+    content = halves[np.lexsort((halves[:, 1], halves[:, 0]))].tobytes()
     return hashlib.sha256(content + (b"" if backbone is None else bytes.fromhex(backbone.digest))).hexdigest()
 
 

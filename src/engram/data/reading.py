@@ -11,10 +11,11 @@ import io
 import lzma
 import os
 import stat
+import threading
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,11 +35,33 @@ TIGHTEST = 1032
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\0"
 
 
+class _Quiet:
+    """What decoders merely warn about is let pass. Warnings belong to the process: the last thread out resets them."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.inside += 1
+            if self.inside == 1:
+                self.before.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                self.before.close()
+
+
+_QUIET = _Quiet()
+
+
 @contextmanager
 def decoding(path: Path | str, what: str, remedy: str = INTACT) -> Iterator[None]:
     """Whatever a decoder raises becomes one DataError; what it merely warns about is let pass."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _QUIET:
         try:
             yield
         except DataError:

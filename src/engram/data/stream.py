@@ -8,6 +8,9 @@ A learner is handed `Task` objects and nothing else. A task knows its own images
 before it; it has no way to the stream, to later tasks, or to test images. When the next task is asked for, the
 old one is closed: its tensors are dropped, and touching them raises `StrictnessError`. If somebody still holds
 the pixels themselves (a view of the tensor, hidden in a learner), the stream notices and refuses to go on.
+
+Images in memory are cut up by task at once. Those of a prepared set stay on disc: when a task begins, its own are read
+into memory of its own, and no file is open and none is mapped while it lasts.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engram.data.datasets import Dataset, Split, held_out
+from engram.data.datasets import Dataset, Split, StoredSplit, held_out
 from engram.data.examples import Examples
 from engram.data.raw import Pixels, Vectors
 from engram.errors import ConfigError, StrictnessError, unknown
@@ -118,9 +121,9 @@ class _TaskArrays:
     images: Pixels | Vectors
     targets: npt.NDArray[np.int64]
 
-    def rows(self, mask: npt.NDArray[np.bool_]) -> _TaskArrays:
-        """Copies of some."""
-        return _TaskArrays(self.images[mask], self.targets[mask])
+    def read(self, mask: npt.NDArray[np.bool_] | None = None) -> _TaskArrays:
+        """All of it, or copies of some."""
+        return self if mask is None else _TaskArrays(self.images[mask], self.targets[mask])
 
     def examples(self) -> Examples:
         """As tensors that show the same memory."""
@@ -129,6 +132,21 @@ class _TaskArrays:
     def weak(self) -> list[weakref.ref[Any]]:
         """To see whether somebody still holds them."""
         return [weakref.ref(self.images), weakref.ref(self.targets)]
+
+
+@dataclass(frozen=True)
+class _TaskRows:
+    """One task's data that is still on disc."""
+
+    train: StoredSplit
+    rows: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64]
+
+    def read(self, mask: npt.NDArray[np.bool_] | None = None) -> _TaskArrays:
+        """All of it, or some, in memory of its own."""
+        rows = self.rows if mask is None else self.rows[mask]
+        targets = self.targets.copy() if mask is None else self.targets[mask]
+        return _TaskArrays(self.train.read(rows), targets)
 
 
 class ClassStream:
@@ -206,14 +224,14 @@ class ClassStream:
     def images_of(self, place: int) -> Pixels | Vectors:
         """(N, C, H, W), or (N, D): all images of a task that has not begun, for whoever must note them down before.
 
-        The stream's own memory: whoever still holds it when the task is over stops the run.
+        The stream's own memory, where it has it: whoever still holds it when the task is over stops the run.
         """
-        return self._by_task[place].images
+        return self._by_task[place].read().images
 
     def hand_over(self) -> Split:
         """All its training images, with the data set's numbers, instead of walking it; it is empty then."""
         iter(self)
-        self._next, arrays = len(self.tasks), [self._by_task.pop(n) for n in list(self._by_task)]
+        self._next, arrays = len(self.tasks), [self._by_task.pop(n).read() for n in list(self._by_task)]
         numbers = torch.tensor(list(self._places))
         images = np.concatenate([some.images for some in arrays])
         targets = np.concatenate([some.targets for some in arrays])
@@ -230,8 +248,7 @@ class ClassStream:
         self._close_current()
         if self._next >= len(self.tasks):
             raise StopIteration
-        arrays = self._take_arrays()
-        arrays, kept_out = self._split(arrays)
+        arrays, kept_out = self._split(self._take())
         classes = self.tasks[self._next]
         so_far = (c for task in self.tasks[: self._next + 1] for c in task)
         self._current = Task(
@@ -263,19 +280,19 @@ class ClassStream:
                 "in the learner?); drop every reference, or copy the few that a relaxed setting allows"
             )
 
-    def _split(self, arrays: _TaskArrays) -> tuple[_TaskArrays, _TaskArrays | None]:
+    def _split(self, task: _TaskArrays | _TaskRows) -> tuple[_TaskArrays, _TaskArrays | None]:
         """What is learned from, and what is kept out of it. A class of one image has none to keep out."""
-        mask = held_out(arrays.targets, self.validation) if self.validation else np.zeros(0, bool)
-        return (arrays.rows(~mask), arrays.rows(mask)) if mask.any() else (arrays, None)
+        mask = held_out(task.targets, self.validation) if self.validation else np.zeros(0, bool)
+        return (task.read(~mask), task.read(mask)) if mask.any() else (task.read(), None)
 
-    def _take_arrays(self) -> _TaskArrays:
+    def _take(self) -> _TaskArrays | _TaskRows:
         if not self.cumulative:
             return self._by_task.pop(self._next)
         so_far = [self._by_task[t] for t in range(self._next + 1)]
-        return _TaskArrays(
-            np.concatenate([arrays.images for arrays in so_far]),
-            np.concatenate([arrays.targets for arrays in so_far]),
-        )
+        targets = np.concatenate([task.targets for task in so_far])
+        if on_disc := [task for task in so_far if isinstance(task, _TaskRows)]:
+            return _TaskRows(on_disc[0].train, np.concatenate([task.rows for task in on_disc]), targets)
+        return _TaskArrays(np.concatenate([task.read().images for task in so_far]), targets)
 
 
 def class_order(
@@ -334,13 +351,23 @@ def partition(
     return tuple(tuple(order[a:b]) for a, b in zip(starts, ends, strict=True))
 
 
-def _cut(train: Split, tasks: tuple[tuple[int, ...], ...], places: dict[int, int]) -> dict[int, _TaskArrays]:
-    """Copy the training images task by task, each into memory of its own; labels become class indices."""
-    images, labels = train.images.numpy(), train.labels.numpy()
+def _cut(
+    train: Split, tasks: tuple[tuple[int, ...], ...], places: dict[int, int]
+) -> dict[int, _TaskArrays | _TaskRows]:
+    """The training images by task, in their order, each task's copied into memory of its own; those on disc stay there.
+
+    Labels become class indices.
+    """
+    labels = train.labels.numpy()
     class_index = np.full(max(int(labels.max()), *places) + 1, -1, np.int64)
     class_index[list(places)] = list(places.values())
-    by_task = {}
+    task_of = np.full(len(class_index), len(tasks), np.int64)
     for index, classes in enumerate(tasks):
-        rows = np.flatnonzero(np.isin(labels, classes))
-        by_task[index] = _TaskArrays(images[rows], class_index[labels[rows]])
-    return by_task
+        task_of[list(classes)] = index
+    order = np.argsort(task_of[labels], kind="stable")
+    ends = np.cumsum(np.bincount(task_of[labels], minlength=len(tasks)))[: len(tasks)]
+    by_task = dict(enumerate(np.split(order, ends)[: len(tasks)]))
+    if isinstance(train, StoredSplit):
+        return {task: _TaskRows(train, rows, class_index[labels[rows]]) for task, rows in by_task.items()}
+    images = train.images.numpy()
+    return {task: _TaskArrays(images[rows], class_index[labels[rows]]) for task, rows in by_task.items()}

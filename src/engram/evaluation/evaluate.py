@@ -103,7 +103,7 @@ def evaluate(learner: Answers, dataset: Dataset, seen: Sequence[int], *, partly:
     confusion = torch.zeros(size * size, dtype=torch.int64)
     hits = torch.zeros(size, dtype=torch.int64)
     for part in torch.split(rows, BATCH):
-        scores = learner.scores(dataset.test.images[part]).to("cpu", torch.float32)
+        scores = learner.scores(dataset.test.rows(part)).to("cpu", torch.float32)
         if scores.shape != (len(part), size):
             raise EngramError(
                 f"the learner gave scores of shape {tuple(scores.shape)}; {(len(part), size)} were asked for"

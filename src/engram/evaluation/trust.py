@@ -116,11 +116,11 @@ def figures(learner: Answers, trust: Trust, dataset: Dataset, seen: Sequence[int
     found: dict[str, Any] = {"tested": int(ours.sum())}
     if not ours.any():
         return found
-    known = _look(learner, dataset.test.images[ours], trust)
+    known = _look(learner, dataset.test.rows(ours), trust)
     found |= known_figures(known.scores, targets[ours], trust)
     found["kept"] = round(float(trust.known(known.scores, known.features).double().mean()), 6)
     if (~ours).any():
-        found |= unknown_figures(known, _look(learner, dataset.test.images[~ours], trust), trust)
+        found |= unknown_figures(known, _look(learner, dataset.test.rows(~ours), trust), trust)
     return found
 
 
