@@ -348,7 +348,8 @@ def _tune(commands: Commands) -> None:
         default=[],
         metavar="GROUP.FIELD=VALUES",
         help="what to look for: a range such as gan.learning_rate=1e-4..1e-2 (in the logarithm where its ends are ten "
-        "times apart or more), or values such as classifier.augment=none,affine; may be given several times (default: none)",
+        "times apart or more), or values such as classifier.augment=none,affine; may be given several times (default: "
+        "none)",
     )
     _set(tune, "of all trials")
     tune.add_argument("--trials", type=int, default=12, metavar="N", help="how many to try (default: 12)")

@@ -28,8 +28,8 @@ def prepare(runtime: RuntimeSettings, *, most: int | None = None) -> torch.devic
     torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # oneDNN keeps what it compiled for each shape, 1,024 of them, and a network that grows has ever new ones: a third of
-    # the memory at the same speed
+    # oneDNN keeps what it compiled for 1,024 shapes, and a network that grows has ever new ones: a third of the memory
+    # at the same speed
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     wanted = runtime.device
     if wanted == "auto":
