@@ -515,10 +515,8 @@ def test_garbage_never_escapes(tmp_path_factory: pytest.TempPathFactory, data: b
     }[kind]
     at %= len(good)
     path.write_bytes(good[:at] + data + good[at + len(data) :])
-    read: Callable[[Path], object] = {
-        "npz": read_npz,
-        "png": lambda p: decode_image(p, 3),
-    }.get(kind, formats.read_idx)
+    readers: dict[str, Callable[[Path], object]] = {"npz": read_npz, "png": lambda p: decode_image(p, 3)}
+    read = readers.get(kind, formats.read_idx)
     try:
         read(path)
     except DataError as error:
