@@ -381,8 +381,9 @@ def _manifest(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
         raise broken(path, "no such file", "name a folder that `engram data prepare` made")
     with decoding(path, "cannot be read", REMEDY), opened(path) as file:
-        within(path, "bytes:", size_of(path), limits.MANIFEST, REMEDY)
-        text = file.read(limits.MANIFEST)
+        size = size_of(path)
+        within(path, "bytes:", size, limits.MANIFEST, REMEDY)
+        text = file.read(size)
     with decoding(path, "is damaged: it is not JSON", REMEDY):
         whole = json.loads(text)
     body = whole.get("body") if isinstance(whole, dict) else None
