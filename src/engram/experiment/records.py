@@ -178,7 +178,7 @@ def read_records(folder: Path) -> Iterator[Record]:
                 return
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise RunError(f"{path}, line {number}, is not JSON; was the file edited?") from None
             if not isinstance(record, dict) or "kind" not in record:
                 raise RunError(f"{path}, line {number}, is not a record: it has no kind")

@@ -182,7 +182,10 @@ class AnswerOnly:
         return {"kind": self.net.kind, "classes": self.net.classes, "net": dict(self.net.state_dict())}
 
     def load(self, state: State) -> None:
-        """Answer with this network from now on."""
+        """Answer with this network from now on. A class without a row in any tensor is given no room."""
+        rows = max((len(tensor) for tensor in state["net"].values() if tensor.dim()), default=0)
+        if not 0 <= state["classes"] <= rows:
+            raise ValueError(f"{state['classes']} classes, but weights of at most {rows}")
         self.net = blank_answer(self.ctx, state["kind"], state["classes"])
         self.net.load_state_dict(state["net"])
 

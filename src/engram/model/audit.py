@@ -132,7 +132,7 @@ def read(path: Path, model: str | None) -> Audit:
         raise RunError(f"{path} is damaged: its contents do not match their checksum; restore it from a copy")
     try:
         audit = Audit(bytes.fromhex(head["salt"]), head["model"], tuple(map(_entry, body.splitlines()[1:])))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RunError(f"{path} is damaged: {type(error).__name__}: {error}; restore it from a copy") from error
     if audit.model != model:
         raise RunError(f"{path} is the audit file of another model; name this model's own, or a new file")
@@ -149,10 +149,11 @@ def _head(path: Path, payload: bytes) -> dict[str, Any]:
 
 def _entry(line: bytes) -> Entry:
     plain = json.loads(line)
+    size = len(plain["prints"]) // 2  # they stand in hexadecimal
+    if type(plain["images"]) is not int or size != SIZE * plain["images"]:
+        raise ValueError(f"task {plain['task']} has {plain['images']} images and {size} bytes of prints")
     joined = bytes.fromhex(plain["prints"])
     each = tuple(joined[at : at + SIZE] for at in range(0, len(joined), SIZE))
-    if len(joined) != SIZE * plain["images"]:
-        raise ValueError(f"task {plain['task']} has {plain['images']} images and {len(joined)} bytes of prints")
     return Entry(int(plain["task"]), tuple(map(str, plain["classes"])), str(plain["data"]), each)
 
 
