@@ -377,7 +377,13 @@ class TaskLoop:
 
 def _task_row(stream: ClassStream, task: int, confusion: Sequence[Sequence[int]]) -> list[float]:
     """Accuracy by task so far, of a stream before which nothing is known: all that was may have been forgotten."""
-    return metrics.task_row(confusion, [*map(len, stream.tasks[: task + 1 - stream.start])])
+    sizes = [*map(len, stream.tasks[: task + 1 - stream.start])]
+    if sum(sizes) != len(confusion):
+        raise RunError(
+            f"the records tell of task {task + 1} with {len(confusion)} classes, the stream has {sum(sizes)} by then; "
+            "restore them from a copy, or start anew with another --out"
+        )
+    return metrics.task_row(confusion, sizes)
 
 
 def trust_of(saved: checkpoint.Checkpoint) -> Trust | None:

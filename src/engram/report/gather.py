@@ -296,8 +296,10 @@ def _in_order(by_task: dict[int, T]) -> tuple[T, ...]:
 
 
 def _with_forgetting(found: Sequence[Evaluation], head: Head) -> tuple[Evaluation, ...]:
-    """From the tasks before, as the loop does it for the learner's own answer."""
+    """From the tasks before, as the loop does it for the learner's own answer; as they are where they do not fit."""
     sizes = [len(task) for task in head.tasks]
+    if any(sum(sizes[: one.task + 1]) != len(one.confusion) for one in found):
+        return tuple(found)
     rows = [metrics.task_row(one.confusion, sizes[: one.task + 1]) for one in found]
     return tuple(replace(one, forgetting=metrics.forgetting(rows[: n + 1])) for n, one in enumerate(found))
 
