@@ -405,8 +405,10 @@ def test_nobody_waits_for_a_pipe_in_a_run_folder(name: str, folder: Path, capsys
         refused(capsys, "run", "--resume", "--out", folder)
 
 
-@pytest.mark.parametrize("path", ["two.engram", "run"])
-def test_settings_that_do_not_fit_the_weights_are_one_line(path: str, made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "said"), [("two.engram", "weights do not fit"), ("run", "is not what the run was started with")]
+)
+def test_settings_that_do_not_fit_the_weights_are_one_line(path: str, said: str, made: Path, tmp_path: Path) -> None:
     target = tmp_path / path
     if path == "run":
         shutil.copytree(made / path, target)
@@ -417,7 +419,7 @@ def test_settings_that_do_not_fit_the_weights_are_one_line(path: str, made: Path
         contents = file.read(made / path)
         contents.body["config"]["classifier"]["width"] = 16
         target.write_bytes(file.pack(contents.body, contents.state))
-    with pytest.raises(RunError, match="weights do not fit"):
+    with pytest.raises(RunError, match=said):
         Model.open(target)
 
 

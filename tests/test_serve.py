@@ -248,7 +248,11 @@ def test_odd_requests_get_a_clean_status(quiet: None) -> None:
         ):
             answer = raw(server, request)
             assert answer, request[:40]
-            assert any(code in answer.split(b"\n")[0] for code in codes) or answer.startswith(b"Bad"), answer[:80]
+            assert any(code in answer.split(b"\n")[0] for code in codes) or answer.startswith(
+                (b"Bad", b"HTTP Version")
+            ), (
+                answer[:80]  # without a status line where the request named no version that there is
+            )
         assert ask(server)[0] == 200
 
 

@@ -844,6 +844,8 @@ KILLED = """
 import os, signal, sys
 from engram.data.prepare import prepare
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever works in the background starts with it ignored
+
 def show(done, total):
     if done >= total * float(sys.argv[2]):
         os.kill(os.getpid(), getattr(signal, sys.argv[3]))

@@ -47,6 +47,7 @@ class MaskSettings(Group):
         0.0,
         "units that a task sees, as a multiple of a node's at the start: all free ones, then reserved ones; 0: all",
         at_least=0,
+        at_most=1_000,
     )
     candidates_by: Literal["relevance", "random"] = setting(
         "relevance", "which ones: those of the known classes that the task's images look like; or any, as a control"
